@@ -1,0 +1,119 @@
+"""The errors of the runtime, sorted by what the caller may do about them.
+
+Every error that ends a call says one of: it was not executed (`NotExecuted`), it may have been executed (`OutcomeUnknown`),
+or it is the application's own exception.
+"""
+
+from __future__ import annotations
+
+
+class SiloError(Exception):
+    """The base of every error that the runtime raises."""
+
+
+class InvalidIdentity(SiloError, ValueError):
+    """A kind, key, cluster name or address that is not of the allowed form."""
+
+
+class InvalidGrain(SiloError, TypeError):
+    """A grain class that is declared wrongly; raised where the class is written."""
+
+
+class InvalidSettings(SiloError, ValueError):
+    """A setting that is unknown, contradictory or out of range."""
+
+
+class NotExecuted(SiloError):
+    """The call did not run and will not: it is safe to send it again."""
+
+
+class OutcomeUnknown(SiloError):
+    """The call may have run; only the application can know whether to send it again."""
+
+
+class CallTimeout(OutcomeUnknown, TimeoutError):
+    """The deadline passed while the call was out; it may have run, or may still be running."""
+
+
+class CallExpired(NotExecuted, TimeoutError):
+    """The deadline passed before the call was started; it will not run."""
+
+
+class SiloUnavailable(OutcomeUnknown, ConnectionError):
+    """The silo that had the call died or was lost before it answered."""
+
+
+class NoGateway(NotExecuted, ConnectionError):
+    """No silo of the cluster could be reached within the call's deadline."""
+
+
+class Overloaded(NotExecuted):
+    """A bounded queue on the way is full; `limit` names it."""
+
+    def __init__(self, message: str, limit: str = "") -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
+class CallCycle(NotExecuted):
+    """The call waits for its own chain: its grain is waiting, further up, for the answer. `chain` names the grains."""
+
+    def __init__(self, message: str, chain: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.chain = chain
+
+
+class GrainUnplaceable(NotExecuted):
+    """No silo may host the grain; the message says why each one was excluded."""
+
+
+class GrainKindUnknown(NotExecuted, LookupError):
+    """No silo that was asked hosts this kind of grain, or the method is not one of it."""
+
+
+class ActivationFailed(NotExecuted):
+    """The grain's constructor, `on_rehydrate` or `on_activate` raised; the cause is attached."""
+
+
+class TooManyHops(NotExecuted):
+    """The call was forwarded more often than a call may be; the directory and the silos disagree."""
+
+
+class PermissionRefused(NotExecuted, PermissionError):
+    """The peer's role does not allow what it asked for."""
+
+
+class Closed(NotExecuted):
+    """The client or silo was closed; the call was not sent."""
+
+
+class SiloFenced(NotExecuted):
+    """This silo may not start turns now: its lease ran out, or it was declared dead."""
+
+
+class GrainMoved(SiloError):
+    """The activation is no longer the grain's: a task that it left behind may use the runtime no more."""
+
+
+class DirectoryUnavailable(NotExecuted, ConnectionError):
+    """The directory could not be asked; nothing is known to have changed, and asking again is safe."""
+
+
+class MembershipUnavailable(SiloError, ConnectionError):
+    """The membership table could not be asked; asking again is safe."""
+
+
+class EndpointInUse(SiloError, OSError):
+    """Another process already listens where this silo should."""
+
+
+class HandshakeRefused(SiloError, ConnectionError):
+    """The peer refused the link: wrong cluster, wrong token, no common protocol, or not who was dialled."""
+
+
+class SerializationError(SiloError, TypeError):
+    """A value that may not or cannot be sent or received; the message names the class and the fix."""
+
+
+class MigrationRefused(SiloError):
+    """A move that the grain or a silo refused, where the caller asked for an exception instead of an outcome."""

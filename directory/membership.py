@@ -1,0 +1,239 @@
+"""Who is in the cluster: rows, tables, views, and the contract of the membership table.
+
+The table is one versioned value. A row's status only moves forward: joining, active, leaving, dead; dead is final. Every change
+is a compare-and-set that takes the next version. `run` names the run of the store, so that a failover that lost renewals is seen.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from silo.directory.addresses import SiloAddress
+
+
+class SiloStatus(enum.IntEnum):
+    """The states of a silo, in the only order in which it passes through them."""
+
+    JOINING = 0
+    ACTIVE = 1
+    LEAVING = 2
+    DEAD = 3
+
+
+class ProcessIdentity(msgspec.Struct, frozen=True, array_like=True):
+    """Which operating system process a silo is: enough for a neighbour on the same machine to prove its death.
+
+    `machine` joins boot id, pid namespace and time namespace; `start_ticks` is the start time of field 22 of `/proc/PID/stat`.
+    """
+
+    machine: str
+    pid: int
+    start_ticks: int
+
+
+class SiloInfo(msgspec.Struct, frozen=True, array_like=True):
+    """What a silo says of itself when it joins; it never changes afterwards."""
+
+    name: str
+    kinds: tuple[str, ...] = ()
+    """The grain kinds it hosts."""
+    meta: dict[str, str] = {}
+    gateway: bool = True
+    app_version: str = ""
+    process: ProcessIdentity | None = None
+
+
+class SiloRow(msgspec.Struct, frozen=True, array_like=True):
+    """One silo incarnation in the membership table."""
+
+    silo: SiloAddress
+    info: SiloInfo
+    status: SiloStatus
+    seq: int
+    """Counts its renewals."""
+    seen: int
+    """The newest table version that it has declared to have adopted."""
+    joined: int
+    dead: int | None = None
+    """The version that declared it dead, or None."""
+
+
+class Table(msgspec.Struct, frozen=True, array_like=True):
+    """The whole membership table as one answer of the store showed it."""
+
+    run: str
+    version: int
+    rows: tuple[SiloRow, ...] = ()
+
+
+class View:
+    """The cluster's members as one table version shows them; immutable."""
+
+    __slots__ = ("_by_address", "_by_name", "table")
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._by_address = {row.silo: row for row in table.rows}
+        self._by_name = {row.info.name: row for row in table.rows if row.status is not SiloStatus.DEAD}
+
+    @property
+    def version(self) -> int:
+        return self.table.version
+
+    def row(self, silo: SiloAddress) -> SiloRow | None:
+        return self._by_address.get(silo)
+
+    def named(self, name: str) -> SiloRow | None:
+        """The living silo of this name, endpoint, or full address."""
+        found = self._by_name.get(name)
+        if found is not None:
+            return found
+        return next((row for row in self.living() if name in (row.silo.endpoint, str(row.silo))), None)
+
+    def is_alive(self, silo: SiloAddress) -> bool:
+        """Whether this version has the silo among its members; one that it does not know is not alive."""
+        row = self._by_address.get(silo)
+        return row is not None and row.status is not SiloStatus.DEAD
+
+    def is_dead(self, silo: SiloAddress) -> bool:
+        """Whether this version declares the silo dead; one that it does not know may have joined later."""
+        row = self._by_address.get(silo)
+        return row is not None and row.status is SiloStatus.DEAD
+
+    def living(self) -> tuple[SiloRow, ...]:
+        return tuple(row for row in self.table.rows if row.status is not SiloStatus.DEAD)
+
+    def active(self) -> tuple[SiloRow, ...]:
+        return tuple(row for row in self.table.rows if row.status is SiloStatus.ACTIVE)
+
+    def gateways(self) -> tuple[SiloRow, ...]:
+        return tuple(row for row in self.active() if row.info.gateway)
+
+    def others(self, me: SiloAddress) -> Iterable[SiloRow]:
+        return (row for row in self.living() if row.silo != me)
+
+
+EMPTY_VIEW = View(Table(run="", version=0))
+
+
+class Join(msgspec.Struct, frozen=True):
+    """Add a row as JOINING. Needs nobody's assent."""
+
+    silo: SiloAddress
+    info: SiloInfo
+
+
+class Renew(msgspec.Struct, frozen=True):
+    """Extend the lease: `prev` must be the row's seq, so that only a silo that hears answers can renew."""
+
+    silo: SiloAddress
+    seen: int
+    prev: int
+
+
+class Advance(msgspec.Struct, frozen=True):
+    """Move the own row forward to ACTIVE or LEAVING; behind that status already is no error."""
+
+    silo: SiloAddress
+    status: SiloStatus
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Declare a silo dead, only if run, version and seq all still stand as the judge saw them."""
+
+    target: SiloAddress
+    run: str
+    version: int
+    seq: int
+
+
+class Bury(msgspec.Struct, frozen=True):
+    """Declare a silo dead without a vote: its own goodbye, or the proof that its process has ended."""
+
+    target: SiloAddress
+    because: str
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Read the table; nothing changes."""
+
+
+TableRequest = Join | Renew | Advance | Verdict | Bury | Read
+
+
+class TableStatus(enum.Enum):
+    """What became of a request to the table."""
+
+    OK = "ok"
+    STALE = "stale"
+    """A renewal with an old `prev`, or a verdict on facts that have moved: nothing changed, look at the table."""
+    DEAD = "dead"
+    """The row of the asking silo is dead or missing."""
+
+
+class TableAnswer(msgspec.Struct, frozen=True):
+    """The answer to any request: what became of it, and the whole table right after it, in one atomic step."""
+
+    status: TableStatus
+    table: Table
+
+
+class MembershipTable(Protocol):
+    """The seam to the membership store. Blocking: its only user is a thread of its own (or a simulation).
+
+    Raises MembershipUnavailable when the store cannot be asked within the timeout; the request may then have been carried out.
+    """
+
+    def ask(self, request: TableRequest, timeout_s: float) -> TableAnswer: ...
+
+    def close(self) -> None: ...
+
+
+class TurnRight(Protocol):
+    """The right to start turns: one number that the lease keeps up to date, one comparison to read it."""
+
+    def is_held(self) -> bool:
+        """Whether this silo may start a turn, or let anything take effect, right now."""
+        ...
+
+    async def held(self) -> None:
+        """Wait until the right is held (again); raises SiloFenced once the silo was declared dead."""
+        ...
+
+
+class Membership(Protocol):
+    """What the runtime of one silo sees of the cluster. All methods are for the event loop's own thread."""
+
+    @property
+    def view(self) -> View: ...
+
+    @property
+    def right(self) -> TurnRight: ...
+
+    def subscribe(self, on_view: Callable[[View], None]) -> Callable[[], None]:
+        """Call back with each newer view; returns what ends the subscription."""
+        ...
+
+    async def join(self, silo: SiloAddress, info: SiloInfo) -> View: ...
+
+    async def advance(self, status: SiloStatus) -> View: ...
+
+    async def refresh(self) -> View:
+        """A view read from the store by a request that was sent after this call; raises MembershipUnavailable."""
+        ...
+
+    async def goodbye(self) -> None:
+        """Declare the own row dead, as the last act; the right to run ends first."""
+        ...
+
+    async def declared_dead(self) -> None:
+        """Wait until the cluster has declared this silo dead."""
+        ...
+
+    async def close(self) -> None:
+        """Stop renewing, without a goodbye."""
+        ...

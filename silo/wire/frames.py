@@ -1,0 +1,223 @@
+"""The frames of a link, as positional msgpack: fields are only ever appended, and a decoder ignores surplus ones.
+
+No clock reading crosses a link: a deadline travels as the time left, in seconds, taken when the frame is written.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from silo.directory.addresses import Entry, GrainId, SiloAddress
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+
+
+class Flag(enum.IntFlag):
+    """What is special about a request."""
+
+    NONE = 0
+    ONE_WAY = 1
+    """Nobody waits for the answer."""
+    CONTROL = 2
+    """For the runtime at the grain's silo, not for the grain: `method` names a control verb, such as `migrate`."""
+    PLACED = 4
+    """The sender placed the grain on the receiver: activate it there, expecting the entry that `expected` names."""
+    FORWARDED = 8
+    """Came by way of another silo than the caller's: tell the caller's silo when it is admitted."""
+
+
+class Outcome(enum.IntEnum):
+    """How a call ended."""
+
+    VALUE = 0
+    APPLICATION_ERROR = 1
+    """The grain's own exception, encoded by the codec."""
+    NOT_EXECUTED = 2
+    """`payload` is an encoded error of the runtime; safe to retry."""
+    OUTCOME_UNKNOWN = 3
+    MOVED = 4
+    """Not executed, since the grain is not here; `entry`, where given, says who serves it. The caller's silo tries again."""
+
+
+class Request(msgspec.Struct, array_like=True, tag=1):
+    """One call on its way to a grain."""
+
+    id: int
+    grain: GrainId
+    method: str
+    payload: bytes
+    codec: int
+    left_s: float | None
+    """Time left until the deadline; None for a call without one."""
+    caller: str
+    """Who calls: the text form of a grain, or a client's name. Order is kept per caller and grain."""
+    flags: int = 0
+    reply_to: SiloAddress | None = None
+    """The caller's silo; None from a client, whose gateway is it."""
+    hops: int = 0
+    epoch: int = 0
+    """The epoch of the entry that the sender went by; 0 for none."""
+    path: tuple[tuple[str, int], ...] = ()
+    """The turns that wait for this call, outermost first: (grain, call id)."""
+    expected: Entry | None = None
+    trace: str = ""
+    """W3C traceparent, or empty."""
+
+
+class Reply(msgspec.Struct, array_like=True, tag=2):
+    """The end of a call."""
+
+    id: int
+    outcome: int
+    payload: bytes = b""
+    codec: int = 0
+    entry: Entry | None = None
+    """The entry that the caller's silo should go by from now on, where it went by another."""
+
+
+class Cancel(msgspec.Struct, array_like=True, tag=3):
+    """The caller no longer waits for the call."""
+
+    id: int
+    grain: GrainId
+    reply_to: SiloAddress | None = None
+
+
+class Forwarded(msgspec.Struct, array_like=True, tag=4):
+    """To the caller's silo: this call went on to another silo, by this entry."""
+
+    id: int
+    entry: Entry
+
+
+class Admitted(msgspec.Struct, array_like=True, tag=5):
+    """To the caller's silo: this forwarded call stands in its grain's queue, so later ones may go direct."""
+
+    id: int
+    grain: GrainId
+
+
+class Claim(msgspec.Struct, array_like=True, tag=6):
+    """To the holder of an entry: have you this call? If not, refuse its id until its deadline."""
+
+    id: int
+    grain: GrainId
+    left_s: float | None
+
+
+class ClaimAnswer(msgspec.Struct, array_like=True, tag=7):
+    """Whether the call was there; if not, it is refused there from now on."""
+
+    id: int
+    held: bool
+
+
+class Ask(msgspec.Struct, array_like=True, tag=8):
+    """Before a move stops anything: would you take this grain? Costs nothing, since it still runs."""
+
+    move: int
+    grain: GrainId
+    payload_bytes: int
+    schemas: dict[str, int] = {}
+
+
+class AskAnswer(msgspec.Struct, array_like=True, tag=9):
+    """Empty `refused` is yes; otherwise the reason."""
+
+    move: int
+    refused: str = ""
+
+
+class Offer(msgspec.Struct, array_like=True, tag=10):
+    """The drained, dehydrated grain. The target rehydrates it while closed, then takes the entry by compare-and-set."""
+
+    move: int
+    entry: Entry
+    activation: str
+    """The id that the new activation shall have."""
+    payload: bytes
+    reason: str
+    trace: str = ""
+
+
+class OfferAnswer(msgspec.Struct, array_like=True, tag=11):
+    """The target's answer: the entry it holds now, or why it has none and will take none."""
+
+    move: int
+    entry: Entry | None = None
+    refused: str = ""
+
+
+class Opened(msgspec.Struct, array_like=True, tag=12):
+    """The grain is open at the target: the source may let its frozen instance go."""
+
+    move: int
+    failed: str = ""
+    """Why `on_activate` failed for good, where it did."""
+
+
+class Withdraw(msgspec.Struct, array_like=True, tag=13):
+    """The source no longer waits: a target that has not sent its compare-and-set must not send it."""
+
+    move: int
+
+
+class Load(msgspec.Struct, array_like=True, tag=14):
+    """What a silo says of its load, about once a second. `lag_s` is its loop's recent lag."""
+
+    activations: int
+    lag_s: float = 0.0
+
+
+class Gateways(msgspec.Struct, array_like=True, tag=15):
+    """To clients: where the gateways are, by this view version, and which incarnations are dead."""
+
+    version: int
+    silos: tuple[SiloAddress, ...]
+    dead: tuple[SiloAddress, ...] = ()
+
+
+class GoAway(msgspec.Struct, array_like=True, tag=16):
+    """The sender is leaving: send it no new calls; what it has already it answers."""
+
+
+class Chunk(msgspec.Struct, array_like=True, tag=17):
+    """A piece of a frame too large for one message; pieces of one frame come in order, others may come between."""
+
+    stream: int
+    data: bytes
+    last: bool
+
+
+Frame = (
+    Request
+    | Reply
+    | Cancel
+    | Forwarded
+    | Admitted
+    | Claim
+    | ClaimAnswer
+    | Ask
+    | AskAnswer
+    | Offer
+    | OfferAnswer
+    | Opened
+    | Withdraw
+    | Load
+    | Gateways
+    | GoAway
+    | Chunk
+)
+
+
+class Batch(msgspec.Struct, array_like=True, tag=64):
+    """What one message carries: consecutive frames, the number of the first, and all that was received up to now."""
+
+    first: int
+    ack: int
+    view: int
+    """The sender's view version."""
+    frames: tuple[Frame, ...] = ()
