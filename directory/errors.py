@@ -6,6 +6,8 @@ or it is the application's own exception.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class SiloError(Exception):
     """The base of every error that the runtime raises."""
@@ -39,6 +41,13 @@ class CallExpired(NotExecuted, TimeoutError):
     """The deadline passed before the call was started; it will not run."""
 
 
+class NestedCallFailed(OutcomeUnknown):
+    """The turn ran, and ended with the failure of a call that it had made; the message says which.
+
+    The inner failure may be one that is safe to retry; the outer call, which did run, is not.
+    """
+
+
 class SiloUnavailable(OutcomeUnknown, ConnectionError):
     """The silo that had the call died or was lost before it answered."""
 
@@ -52,6 +61,15 @@ class Overloaded(NotExecuted):
 
     def __init__(self, message: str, limit: str = "") -> None:
         super().__init__(message)
+        self.limit = limit
+
+
+class PayloadTooLarge(NotExecuted, ValueError):
+    """The argument or the answer has more bytes than one frame may carry; sending it again cannot help."""
+
+    def __init__(self, message: str, size: int = 0, limit: int = 0) -> None:
+        super().__init__(message)
+        self.size = size
         self.limit = limit
 
 
@@ -97,6 +115,19 @@ class GrainMoved(SiloError):
 
 class DirectoryUnavailable(NotExecuted, ConnectionError):
     """The directory could not be asked; nothing is known to have changed, and asking again is safe."""
+
+
+class DirectoryRowUnreadable(NotExecuted, ValueError):
+    """Directory rows of a format that this release does not read; they are left as they are. `rows` says why, by grain."""
+
+    def __init__(self, rows: Mapping[str, str]) -> None:
+        first = next(iter(rows.items()), ("", ""))
+        more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
+        super().__init__(f"the directory's row of {first[0]} cannot be read: {first[1]}{more}")
+        self.rows = dict(rows)
+
+    def __reduce__(self) -> tuple[type[DirectoryRowUnreadable], tuple[dict[str, str]]]:
+        return (type(self), (self.rows,))
 
 
 class MembershipUnavailable(SiloError, ConnectionError):

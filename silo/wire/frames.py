@@ -65,6 +65,8 @@ class Request(msgspec.Struct, array_like=True, tag=1):
     expected: Entry | None = None
     trace: str = ""
     """W3C traceparent, or empty."""
+    hint: str = ""
+    """The name of the silo to place the grain on, should it have to be placed."""
 
 
 class Reply(msgspec.Struct, array_like=True, tag=2):
@@ -157,6 +159,8 @@ class Opened(msgspec.Struct, array_like=True, tag=12):
     move: int
     failed: str = ""
     """Why `on_activate` failed for good, where it did."""
+    entry: Entry | None = None
+    """Then: the entry, which is the source's again."""
 
 
 class Withdraw(msgspec.Struct, array_like=True, tag=13):
@@ -190,6 +194,8 @@ class Chunk(msgspec.Struct, array_like=True, tag=17):
     stream: int
     data: bytes
     last: bool
+    dropped: bool = False
+    """With `last`: the sender gave the frame up half-way; what came of it is thrown away."""
 
 
 Frame = (

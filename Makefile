@@ -1,0 +1,100 @@
+# The doors of the project. `make check` is the one that CI goes through; `make` alone lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check format format-check lint mypy pyright imports protos protos-check test test-redis bench coverage clean
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Any Python from 3.11 on, the first that runs; `make PYTHON=python3.13 …` names one.
+PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
+	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$candidate && break; done)
+# The environment is as new as what pyproject.toml says, not as its time of change: a checkout installs nothing again.
+SETUP := $(VENV)/.ready-$(shell cksum < pyproject.toml | tr ' ' '-')
+PIP_VERSION := 26.3
+EXTRAS := cloudpickle,embedded,numpy,otel
+
+PROTOS = $(shell find protos -name '*.proto' | sort)
+TEST_WORKERS ?= 2
+TEST_ARGS ?=
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
+
+setup: $(SETUP) ## the virtual environment in .venv, with the package, its extras and the pinned tools
+
+$(SETUP): | pyproject.toml
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed, and none was found; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
+	@rm -f $(VENV)/.ready-*
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==$(PIP_VERSION)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable '.[$(EXTRAS)]'
+	@touch $@
+
+demo: setup ## a cluster of three silos under load: moved, restarted and killed before your eyes (about 30 s)
+	@$(BIN)/python -m samples.demo $(DEMO_ARGS)
+
+bench: setup ## calls/s and latencies beside a bare echo measured in the same run
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+# One step of the check, with the time it took: $(call step,NAME,TARGET).
+define step
+@echo "── $(1)"; begun=$$(date +%s); if $(MAKE) --no-print-directory $(2); \
+	then echo "   $(1): ok, $$(($$(date +%s) - begun)) s"; \
+	else echo "── $(1): FAILED after $$(($$(date +%s) - begun)) s" >&2; exit 1; fi
+endef
+
+check: CHECK_BEGUN := $(shell date +%s)
+check: setup ## format, lint, types, import contracts, generated code, all tests: what CI runs
+	$(call step,format,format-check)
+	$(call step,lint,lint)
+	$(call step,generated code,protos-check)
+	$(call step,import contracts,imports)
+	$(call step,mypy,mypy)
+	$(call step,pyright,pyright)
+	$(call step,tests,test)
+	@echo "── check: ok, $$(($$(date +%s) - $(CHECK_BEGUN))) s"
+
+format: setup ## write the format, and what lint can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+format-check: setup
+	@$(BIN)/ruff format --check .
+
+lint: setup ## ruff
+	@$(BIN)/ruff check .
+
+mypy: setup ## mypy, strict
+	@$(BIN)/mypy
+
+pyright: setup ## basedpyright, strict
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+imports: setup ## the import contracts: what may know what
+	@$(BIN)/lint-imports --no-logo
+
+protos: setup ## generate silo/wire/… from protos/
+	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. $(PROTOS)
+
+# Into build/ and compared both ways, so that a file too many is found like one that differs.
+protos-check: setup
+	@rm -rf build/protos && mkdir -p build/protos/fresh build/protos/committed
+	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=build/protos/fresh --pyi_out=build/protos/fresh $(PROTOS)
+	@tar -cf - $$(find silo/wire -name '*_pb2.py*' -not -path '*/__pycache__/*') | tar -xf - -C build/protos/committed
+	@diff -ru build/protos/committed build/protos/fresh || { echo "generated code is not what protos/ says: run make protos" >&2; exit 1; }
+
+test: setup ## all tests; TEST_ARGS='-k name' chooses
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(TEST_ARGS)
+
+test-redis: setup ## the Redis-facing tests alone; SILO_TEST_REDIS_SERVER names the server's binary
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal -m redis $(TEST_ARGS)
+
+coverage: setup ## tests in one process, with a report of what they left out
+	@$(BIN)/python -m coverage run -m pytest $(TEST_ARGS)
+	@$(BIN)/python -m coverage combine --quiet
+	@$(BIN)/python -m coverage report
+
+clean: ## remove what was built, the environment included
+	@rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

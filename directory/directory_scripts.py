@@ -1,0 +1,164 @@
+"""How the grain directory lies in Redis: its keys, the text of a row, and the Lua scripts that change rows.
+
+A cluster's rows are spread over DIRECTORY_BUCKETS buckets by the stable hash of the grain. A bucket is two hashes that
+share a Redis Cluster slot:
+
+    silo:{CLUSTER:BUCKET}:entries     grain text -> row
+    silo:{CLUSTER:BUCKET}:head        epoch -> the last epoch given in this bucket, run -> the Redis run that gave it
+
+A row is one line of text, so that the scripts compare and compose it without decoding, and people read it with
+`redis-cli`:
+
+    FORMAT EPOCH INCARNATION ENDPOINT ACTIVATION KIND/KEY
+
+The grain comes last because its key may hold blanks, and it comes at all so that a reader can tell that it got the row
+it asked for. A row whose FORMAT is another one belongs to another release: no script matches it, so none replaces or
+removes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+from silo.directory.addresses import CLUSTER_PATTERN, EPOCH_MAX, Entry, GrainId, SiloAddress, stable_hash
+from silo.directory.contract import Registration
+from silo.directory.errors import InvalidIdentity
+
+DIRECTORY_BUCKETS: Final = 256
+"""The number of buckets of every cluster's directory. Part of the stored format: another number would not find the
+rows."""
+ROW_FORMAT: Final = "1"
+RUN_JUMP: Final = 2**24
+"""What a bucket's epoch counter skips when Redis runs under a new run id: increments may have been lost with the old
+one."""
+
+_WORD = re.compile(r"[!-~]+")
+"""Endpoints and activation ids are printable ASCII without blanks: the row's separator is a blank."""
+
+
+class RowUnreadable(ValueError):
+    """This text is no row of the format that this release reads."""
+
+
+def bucket_of(grain_text: str) -> int:
+    """The bucket of the grain with this text form."""
+    return stable_hash(grain_text) % DIRECTORY_BUCKETS
+
+
+def bucket_keys(cluster: str) -> tuple[tuple[str, str], ...]:
+    """The keys `(entries, head)` of every bucket of a cluster; raises InvalidIdentity."""
+    if not CLUSTER_PATTERN.fullmatch(cluster):
+        raise InvalidIdentity(f"cluster name {cluster!r} is not of the form {CLUSTER_PATTERN.pattern}")
+    stems = (f"silo:{{{cluster}:{bucket}}}" for bucket in range(DIRECTORY_BUCKETS))
+    return tuple((f"{stem}:entries", f"{stem}:head") for stem in stems)
+
+
+def check_registration(asked: Registration) -> None:
+    """Refuse what no directory could store or compare; raises InvalidIdentity."""
+    if not _WORD.fullmatch(asked.silo.endpoint) or not _WORD.fullmatch(asked.activation):
+        raise InvalidIdentity(
+            "endpoints and activation ids are printable ASCII without blanks, unlike "
+            f"{asked.silo.endpoint!r} or {asked.activation!r}"
+        )
+    if asked.expected is not None and asked.expected.grain != asked.grain:
+        raise InvalidIdentity(f"a registration of {asked.grain} cannot expect the row of {asked.expected.grain}")
+    if not 0 <= epoch_before(asked) < EPOCH_MAX:
+        raise InvalidIdentity(f"epoch {epoch_before(asked)} is out of range: epochs are below 2**53")
+
+
+def epoch_before(asked: Registration) -> int:
+    """The epoch that the registration's own must exceed, whatever the bucket's counter says."""
+    return asked.floor if asked.expected is None else max(asked.floor, asked.expected.epoch)
+
+
+def row_tail(silo: SiloAddress, activation: str, grain_text: str) -> str:
+    """The part of a row that the asker knows before an epoch is given."""
+    return f"{silo.incarnation} {silo.endpoint} {activation} {grain_text}"
+
+
+def pack_row(entry: Entry) -> bytes:
+    """The row of an entry, to the byte: what a script compares with."""
+    return f"{ROW_FORMAT} {entry.epoch} {row_tail(entry.silo, entry.activation, str(entry.grain))}".encode()
+
+
+def unpack_row(row: bytes) -> Entry:
+    """The entry that a row holds; raises RowUnreadable for any other format, and for bytes that are none."""
+    try:
+        row_format, epoch, incarnation, endpoint, activation, grain_text = row.decode().split(" ", 5)
+    except ValueError:
+        raise RowUnreadable(f"{row[:80]!r} is not a directory row") from None
+    if row_format != ROW_FORMAT:
+        raise RowUnreadable(f"its format is {row_format[:20]!r}, this release reads format {ROW_FORMAT}")
+    kind, slash, key = grain_text.partition("/")
+    if not (slash and epoch.isdecimal() and incarnation.isdecimal()):
+        raise RowUnreadable(f"{row[:80]!r} is not a directory row")
+    return Entry(GrainId(kind, key), SiloAddress(endpoint, int(incarnation)), activation, int(epoch))
+
+
+class Script:
+    """A Lua script, and the name under which a server that ran it once keeps it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+REGISTER: Final = Script(f"""
+-- KEYS: entries, head. ARGV, four for each registration in turn: grain, the row expected ('' for none), the epoch to
+--     exceed, tail. Answers, for each, with the row that stands afterwards, nil where there is none.
+local entries, head = KEYS[1], KEYS[2]
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+if not run then return redis.error_reply('SILO this server does not tell its run_id') end
+local known = redis.call('HMGET', head, 'epoch', 'run')
+local counter = tonumber(known[1] or '0')
+if known[2] and known[2] ~= run then counter = counter + {RUN_JUMP} end
+local standing, rows, changed, exhausted = {{}}, {{}}, {{}}, false
+for i = 1, #ARGV, 4 do
+  local grain, expected = ARGV[i], ARGV[i + 1]
+  local row = rows[grain]
+  if row == nil then row = redis.call('HGET', entries, grain) end
+  if (expected == '' and not row) or (expected ~= '' and row == expected) then
+    local epoch = math.max(counter, tonumber(ARGV[i + 2])) + 1
+    if epoch < {EPOCH_MAX} then
+      counter = epoch
+      row = '{ROW_FORMAT} ' .. string.format('%.0f', epoch) .. ' ' .. ARGV[i + 3]
+      changed[grain] = row
+    else
+      exhausted = true
+    end
+  end
+  rows[grain] = row
+  standing[#standing + 1] = row
+end
+if next(changed) then
+  -- The counter first: were the script cut short here, epochs would be skipped but none given twice.
+  redis.call('HSET', head, 'epoch', string.format('%.0f', counter), 'run', run)
+  for grain, row in pairs(changed) do redis.call('HSET', entries, grain, row) end
+end
+if exhausted then return redis.error_reply('SILO the epochs of ' .. entries .. ' are used up') end
+return standing
+""")
+
+UNREGISTER: Final = Script("""
+-- KEYS: entries. ARGV, two for each row in turn: grain, the row to remove.
+-- Answers, for each: 1 it was removed, 0 no row stood there, -1 another one stands.
+local answers = {}
+for i = 1, #ARGV, 2 do
+  local row = redis.call('HGET', KEYS[1], ARGV[i])
+  if row == ARGV[i + 1] then
+    redis.call('HDEL', KEYS[1], ARGV[i])
+    answers[#answers + 1] = 1
+  else
+    answers[#answers + 1] = row and -1 or 0
+  end
+end
+return answers
+""")
+
+PROBE: Final = Script("""
+-- Answers with the server's run id and version: whether scripts may ask for them, which REGISTER needs.
+local server = redis.call('INFO', 'server')
+return {string.match(server, 'run_id:(%w+)') or '', string.match(server, 'redis_version:(%S+)') or ''}
+""")

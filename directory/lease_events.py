@@ -1,0 +1,124 @@
+"""What the lease core is told, and what it orders: events in the past tense, orders in the imperative."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from silo.directory.addresses import SiloAddress
+from silo.directory.errors import SiloError
+from silo.directory.membership import ProcessIdentity, SiloInfo, SiloStatus, TableAnswer, TableRequest, View
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAsked:
+    token: int
+    silo: SiloAddress
+    info: SiloInfo
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceAsked:
+    token: int
+    status: SiloStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAsked:
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class GoodbyeAsked:
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """The time that `wake_at` named has come; early and late ticks do no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hinted:
+    """Somebody says that the table has this version: a reason to look, nothing more."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnded:
+    """The operating system says that the process of this silo has ended."""
+
+    silo: SiloAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The table answered; `sent_at` was read before the request left."""
+
+    request: TableRequest
+    sent_at: float
+    answer: TableAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The table could not be asked; the request may have been carried out all the same."""
+
+    request: TableRequest
+    sent_at: float
+    because: SiloError
+
+
+Event = JoinAsked | AdvanceAsked | ReadAsked | GoodbyeAsked | Ticked | Hinted | ProcessEnded | Answered | Failed
+
+
+# ---- orders
+
+
+@dataclass(frozen=True, slots=True)
+class AskTable:
+    request: TableRequest
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRight:
+    """Turns may start until then."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResignRight:
+    """No turn may start any more, for ever; `dead` where others decided so."""
+
+    dead: bool
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptView:
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class WatchProcess:
+    silo: SiloAddress
+    process: ProcessIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class UnwatchProcess:
+    silo: SiloAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """What was asked under this token is done, or has failed for good."""
+
+    token: int
+    error: SiloError | None = None
+
+
+Order = AskTable | HoldRight | ResignRight | AdoptView | WatchProcess | UnwatchProcess | Conclude

@@ -1,0 +1,151 @@
+"""The membership table in memory: the twin of the one on Redis, for simulations and tests within one process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import msgspec
+
+from silo.directory.addresses import SiloAddress
+from silo.directory.membership import (
+    Advance,
+    Bury,
+    Join,
+    Read,
+    Renew,
+    SiloRow,
+    SiloStatus,
+    Table,
+    TableAnswer,
+    TableRequest,
+    TableStatus,
+    Verdict,
+)
+
+DEAD_ROWS_KEPT = 32
+"""Dead rows that stay in the table for whoever still hears from those silos; older ones go once every member has seen them."""
+RUN_LEAP = 2**20
+"""What a new run of the store adds to the version, since a failover may have lost changes: versions never go back."""
+
+Hook = Callable[[TableRequest], None]
+
+
+def _no_fault(_: TableRequest) -> None:
+    """The store works."""
+
+
+class MemoryMembershipTable:
+    """A table that every silo of one process asks. All methods are for one thread.
+
+    Args:
+        before: called before a request is carried out; raises MembershipUnavailable to lose it on its way.
+        after: called when it was carried out; raises MembershipUnavailable to lose the answer.
+    """
+
+    def __init__(self, *, before: Hook = _no_fault, after: Hook = _no_fault) -> None:
+        self.before = before
+        self.after = after
+        self._runs = itertools.count(1)
+        self._run = f"memory-{next(self._runs)}"
+        self._run_seen = self._run
+        self._version = 0
+        self._rows: dict[SiloAddress, SiloRow] = {}
+        self._followers: list[Callable[[int], None]] = []
+
+    def ask(self, request: TableRequest, timeout_s: float) -> TableAnswer:
+        self.before(request)
+        answer = self.carry_out(request)
+        self.after(request)
+        return answer
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def follow(self, on_version: Callable[[int], None]) -> Callable[[], None]:
+        """Call back with each new version, in the middle of the request that made it; returns what ends it."""
+        self._followers.append(on_version)
+        return lambda: self._followers.remove(on_version)
+
+    @property
+    def table(self) -> Table:
+        rows = sorted(self._rows.values(), key=lambda row: (row.joined, row.silo))
+        return Table(self._run, self._version, tuple(rows))
+
+    def fail_over(self, rows_before: Table | None = None) -> None:
+        """A new run of the store. Where an older table is given, the renewals since then are lost; changes of the view are not."""
+        self._run = f"memory-{next(self._runs)}"
+        for old in rows_before.rows if rows_before is not None else ():
+            row = self._rows.get(old.silo)
+            if row is not None and row.status is not SiloStatus.DEAD:
+                self._rows[old.silo] = msgspec.structs.replace(row, seq=old.seq, seen=old.seen)
+
+    def carry_out(self, request: TableRequest) -> TableAnswer:
+        """Change the table as this request says, in one step, without the hooks."""
+        version = self._version
+        if self._run_seen != self._run:
+            self._run_seen = self._run
+            self._version += RUN_LEAP if self._version else 0
+        status = self._change(request)
+        if self._version != version:
+            self._prune()
+            for follower in list(self._followers):
+                follower(self._version)
+        return TableAnswer(status, self.table)
+
+    def _change(self, request: TableRequest) -> TableStatus:
+        match request:
+            case Join(silo, info):
+                row = self._rows.get(silo)
+                if row is not None:
+                    # never OK: the lease of a joiner counts from when the join that made the row was sent
+                    return TableStatus.DEAD if row.status is SiloStatus.DEAD else TableStatus.STALE
+                version = self._next_version()
+                self._rows[silo] = SiloRow(silo, info, SiloStatus.JOINING, seq=1, seen=version, joined=version)
+            case Renew(silo, seen, prev):
+                row = self._rows.get(silo)
+                if row is None or row.status is SiloStatus.DEAD:
+                    return TableStatus.DEAD
+                if row.seq != prev:
+                    return TableStatus.STALE
+                self._rows[silo] = msgspec.structs.replace(row, seq=row.seq + 1, seen=max(row.seen, seen))
+            case Advance(silo, status):
+                row = self._rows.get(silo)
+                if row is None or row.status is SiloStatus.DEAD:
+                    return TableStatus.DEAD
+                if row.status < status < SiloStatus.DEAD:
+                    self._rows[silo] = msgspec.structs.replace(row, status=status)
+                    self._next_version()
+            case Verdict(target, run, version, seq):
+                row = self._rows.get(target)
+                if (
+                    row is None
+                    or row.status is SiloStatus.DEAD
+                    or (run, version, seq) != (self._run, self._version, row.seq)
+                ):
+                    return TableStatus.STALE
+                self._bury(row)
+            case Bury(target):
+                row = self._rows.get(target)
+                if row is not None and row.status is not SiloStatus.DEAD:
+                    self._bury(row)
+            case Read():
+                pass
+        return TableStatus.OK
+
+    def _next_version(self) -> int:
+        self._version += 1
+        return self._version
+
+    def _bury(self, row: SiloRow) -> None:
+        self._rows[row.silo] = msgspec.structs.replace(row, status=SiloStatus.DEAD, dead=self._next_version())
+
+    def _prune(self) -> None:
+        """Remove the oldest dead rows beyond DEAD_ROWS_KEPT, but none that a living silo may not have seen dead."""
+        seen = min(
+            (row.seen for row in self._rows.values() if row.status is not SiloStatus.DEAD), default=self._version
+        )
+        dead = sorted(((row.dead, row.silo) for row in self._rows.values() if row.dead is not None), reverse=True)
+        for died, silo in dead[DEAD_ROWS_KEPT:]:
+            if died <= seen:
+                del self._rows[silo]

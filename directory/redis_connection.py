@@ -1,0 +1,285 @@
+"""Connections to Redis or Valkey: URLs, timeouts, and what to do about each kind of error.
+
+URLs: `redis://`, `rediss://` (TLS) and `unix://` as redis-py reads them, and
+
+    redis+sentinel://[user:password@]host:port,host:port/service[/db]
+    redis+cluster://[user:password@]host:port,host:port
+
+with `rediss+sentinel` and `rediss+cluster` for TLS. Options of the redis-py client follow `?` as they do in its own
+URLs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar, cast
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+
+import msgspec
+import redis
+import redis.asyncio
+import redis.asyncio.retry
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.exceptions
+import redis.retry
+import redis.sentinel
+from redis.asyncio.cluster import ClusterNode
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from silo.directory.errors import DirectoryUnavailable, InvalidSettings
+
+CONNECT_TIMEOUT_S: Final = 1.0
+COMMAND_TIMEOUT_S: Final = 1.0
+"""How long one round trip may take before its connection is given up."""
+CONNECTIONS_MAX: Final = 32
+"""Connections of one client to one server; further commands wait for one, COMMAND_TIMEOUT_S at the longest."""
+TRIES_MAX: Final = 3
+TRY_WITHIN_S: Final = 1.5
+"""No try starts later than this; so a command has failed for good after TRY_WITHIN_S + CONNECT_TIMEOUT_S +
+COMMAND_TIMEOUT_S."""
+WAIT_BETWEEN_TRIES_S: Final = 0.05
+WAIT_BETWEEN_TRIES_MAX_S: Final = 0.4
+"""The wait before the next try is random, up to WAIT_BETWEEN_TRIES_S, doubled with each try, up to this."""
+
+TRANSIENT_CODES: Final = frozenset(
+    {
+        "BUSY",
+        "CLUSTERDOWN",
+        "LOADING",
+        "MASTERDOWN",
+        "MISCONF",
+        "NOREPLICAS",
+        "OOM",
+        "READONLY",
+        "TRYAGAIN",
+        "UNKILLABLE",
+    }
+)
+"""Error codes of a server that will not do it now but may soon, be it this server or the one that takes its place."""
+_CODE = re.compile(r"(?:^|-)([A-Z]{3,}) ")
+_CODES_OF_CLASSES: Final = (
+    (redis.exceptions.OutOfMemoryError, "OOM"),
+    (redis.exceptions.ReadOnlyError, "READONLY"),
+)
+"""redis-py cuts the code off the text of an error that it has a class for."""
+_LASTING: Final = (
+    redis.exceptions.AuthenticationError,
+    redis.exceptions.AuthorizationError,
+    redis.exceptions.NoPermissionError,
+)
+_PASSING: Final = (
+    OSError,
+    redis.exceptions.AskError,
+    redis.exceptions.ClusterError,
+    redis.exceptions.ConnectionError,
+    redis.exceptions.NoScriptError,
+    redis.exceptions.RedisClusterException,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.TryAgainError,
+)
+REDIS_ERRORS: Final = (OSError, redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
+"""Everything that redis-py raises for what a server or the way to it did; the last has no base in common with the
+rest."""
+_ONE_PROTOCOL: Final[dict[str, Any]] = {"protocol": 2}
+"""Answers in one form at every server, no HELLO for an ACL to refuse, and no pushed messages between a command and its
+answer."""
+_CLUSTER_BACKOFF: Final = ExponentialWithJitterBackoff(base=0.05, cap=0.4)
+"""Waits, in seconds, of redis-py's own retries: a Redis Cluster client needs some to follow redirections and
+failovers."""
+
+_T = TypeVar("_T")
+_log = logging.getLogger("silo.directory.redis")
+
+
+class RedisPipeline(Protocol):
+    """What we use of redis-py's pipelines: commands that travel together and succeed or fail alone."""
+
+    def execute_command(self, *args: Any) -> Any: ...
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]: ...
+
+
+class RedisClient(Protocol):
+    """What we use of redis-py's asyncio clients, for one server, behind Sentinel, or for a Redis Cluster."""
+
+    def pipeline(self, transaction: Any = ...) -> Any:
+        """A RedisPipeline; typed loosely because redis-py's clients agree on no type for it."""
+        ...
+
+    def execute_command(self, *args: Any) -> Awaitable[Any]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class RedisTarget(msgspec.Struct, frozen=True):
+    """What a Redis URL says."""
+
+    mode: str
+    """`server`, `sentinel` or `cluster`."""
+    url: str
+    hosts: tuple[tuple[str, int], ...] = ()
+    service: str = ""
+    options: dict[str, Any] = {}
+
+    @property
+    def public(self) -> str:
+        """The URL without user and password, for logs and messages."""
+        return re.sub(r"//[^/@]*@", "//", self.url.partition("?")[0])
+
+
+def parse_url(url: str) -> RedisTarget:
+    """What a Redis URL says; raises InvalidSettings with what is wrong with it."""
+    try:
+        parts = urlsplit(url)
+        scheme, plus, mode = parts.scheme.partition("+")
+        if not plus and scheme in ("redis", "rediss", "unix"):
+            redis.asyncio.ConnectionPool.from_url(url)  # reads the whole URL, opens nothing
+            return RedisTarget("server", url)
+        if scheme not in ("redis", "rediss") or mode not in ("sentinel", "cluster"):
+            raise ValueError("its scheme is none of redis, rediss, unix, redis+sentinel, redis+cluster")
+        return _parse_hosts(url, parts, mode, tls=scheme == "rediss")
+    except ValueError as error:
+        shown = re.sub(r"//[^/@]*@", "//", url)
+        raise InvalidSettings(f"{shown!r} is not a Redis URL: {error}") from None
+
+
+def _parse_hosts(url: str, parts: SplitResult, mode: str, *, tls: bool) -> RedisTarget:
+    login, _, addresses = parts.netloc.rpartition("@")
+    username, _, password = login.partition(":")
+    service, _, db = parts.path.strip("/").partition("/")
+    options: dict[str, Any] = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if mode == "sentinel" and not service:
+        raise ValueError("a Sentinel URL ends in /SERVICE")
+    if mode == "cluster" and service:
+        raise ValueError("a Redis Cluster has no databases to choose from")
+    if db:
+        options["db"] = int(db)
+    if username:
+        options["username"] = unquote(username)
+    if password:
+        options["password"] = unquote(password)
+    if tls:
+        options["ssl"] = True
+    port_default = 26379 if mode == "sentinel" else 6379
+    hosts = tuple(_parse_host(address, port_default) for address in addresses.split(","))
+    return RedisTarget(mode, url, hosts, service, options)
+
+
+def _parse_host(address: str, port_default: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{address}")
+    if not parts.hostname:
+        raise ValueError(f"{address!r} is not host:port")
+    return parts.hostname, parts.port or port_default
+
+
+def open_redis(url: str) -> RedisClient:
+    """An asyncio client for the URL. Connects when first used; its owner closes it. Raises InvalidSettings."""
+    target = parse_url(url)
+    options = _ONE_PROTOCOL | {"socket_timeout": COMMAND_TIMEOUT_S, "socket_connect_timeout": CONNECT_TIMEOUT_S}
+    untried = {"retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
+    if target.mode == "cluster":
+        nodes = [ClusterNode(host, port) for host, port in target.hosts]
+        redirected = {"retry": redis.asyncio.retry.Retry(_CLUSTER_BACKOFF, TRIES_MAX)}
+        cluster = redis.asyncio.RedisCluster(startup_nodes=nodes, **(options | redirected | target.options))
+        return cast("RedisClient", cluster)
+    if target.mode == "sentinel":
+        options |= untried | {"max_connections": CONNECTIONS_MAX}
+        sentinel = redis.asyncio.sentinel.Sentinel(list(target.hosts), sentinel_kwargs=options, **target.options)
+        return cast("RedisClient", sentinel.master_for(target.service, redis_class=_BehindSentinel, **options))
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        url, max_connections=CONNECTIONS_MAX, timeout=COMMAND_TIMEOUT_S, **(options | untried)
+    )
+    return cast("RedisClient", redis.asyncio.Redis.from_pool(pool))
+
+
+def open_sync(url: str, timeout_s: float) -> redis.Redis:
+    """A blocking client for one thread, whose every wait ends after `timeout_s`. It retries nothing.
+
+    For a server or behind Sentinel it connects when first used. For a Redis Cluster it asks the cluster's shape at
+    once, may raise redis-py's errors for that, and is a RedisCluster, which has the commands of Redis. Raises
+    InvalidSettings.
+    """
+    target = parse_url(url)
+    options = _ONE_PROTOCOL | {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+    untried = {"retry": redis.retry.Retry(NoBackoff(), 0)}
+    if target.mode == "cluster":
+        nodes = [redis.cluster.ClusterNode(host, port) for host, port in target.hosts]
+        redirected = {"retry": redis.retry.Retry(_CLUSTER_BACKOFF, TRIES_MAX)}
+        cluster = redis.RedisCluster(startup_nodes=nodes, **(options | redirected | target.options))
+        return cast("redis.Redis", cluster)
+    if target.mode == "sentinel":
+        options |= untried
+        sentinel = redis.sentinel.Sentinel(list(target.hosts), sentinel_kwargs=options, **target.options)
+        return cast("redis.Redis", sentinel.master_for(target.service, **options))
+    return redis.Redis.from_url(url, **(options | untried))
+
+
+class _BehindSentinel(redis.asyncio.Redis):
+    """The client of a service's master that also closes the clients of the sentinels it asked."""
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        await super().aclose(close_connection_pool)
+        await cast("Any", self.connection_pool).sentinel_manager.aclose()
+
+
+async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]) -> _T:
+    """The answer of a command that may be sent twice: tried again, within bounds, while its failure may pass.
+
+    Raises:
+        DirectoryUnavailable: it failed for good; the cause is redis-py's error. The command may have been carried out.
+    """
+
+    async def before_next_try(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        _log.debug("%s: try %d failed: %s", what, state.attempt_number, error)
+        if error is not None and "READONLY" in error_codes(error):
+            await drop_idle(client)
+
+    tries = AsyncRetrying(
+        stop=stop_after_attempt(TRIES_MAX) | stop_after_delay(TRY_WITHIN_S),
+        wait=wait_random_exponential(multiplier=WAIT_BETWEEN_TRIES_S, max=WAIT_BETWEEN_TRIES_MAX_S),
+        retry=retry_if_exception(is_transient),
+        before_sleep=before_next_try,
+        sleep=asyncio.sleep,
+        reraise=True,
+    )
+    try:
+        async for attempt in tries:
+            with attempt:
+                return await ask()
+    except REDIS_ERRORS as error:
+        raise DirectoryUnavailable(f"{what}: {type(error).__name__}: {error}") from error
+    raise AssertionError("tenacity ended its tries with neither an answer nor an error")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same command may succeed a little later, at this server or the one that takes its place."""
+    if isinstance(error, _LASTING):
+        return False
+    return isinstance(error, _PASSING) or not error_codes(error).isdisjoint(TRANSIENT_CODES)
+
+
+def error_codes(error: BaseException) -> set[str]:
+    """The codes that a server's error names: in front, or inside where Redis before 7 wraps what failed within a
+    script."""
+    by_class = {name for kind, name in _CODES_OF_CLASSES if isinstance(error, kind)}
+    return by_class | set(_CODE.findall(str(error))) if isinstance(error, redis.exceptions.ResponseError) else by_class
+
+
+async def drop_idle(client: RedisClient) -> None:
+    """Close the idle connections, so that the next command looks up anew which server to talk to."""
+    pool = getattr(client, "connection_pool", None)  # a Redis Cluster client has none, and follows redirections instead
+    if pool is not None:
+        await pool.disconnect(inuse_connections=False)

@@ -1,0 +1,258 @@
+"""The grain directory on Redis or Valkey: compare-and-set by Lua, one script call for all grains of a bucket.
+
+Every command here may be sent twice: looking up changes nothing, a registration that was carried out finds its own row
+the second time, and what was unregistered is not there any more. So failures that may pass are retried, within the
+bounds of `redis_connection`, and an answer that was lost is asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from redis.exceptions import NoScriptError, ResponseError
+
+from silo.directory.addresses import Entry, GrainId, SiloAddress
+from silo.directory.contract import Registration
+from silo.directory.directory_scripts import (
+    PROBE,
+    REGISTER,
+    UNREGISTER,
+    RowUnreadable,
+    Script,
+    bucket_keys,
+    bucket_of,
+    check_registration,
+    epoch_before,
+    pack_row,
+    row_tail,
+    unpack_row,
+)
+from silo.directory.errors import DirectoryRowUnreadable, DirectoryUnavailable, InvalidSettings
+from silo.directory.redis_connection import RedisClient, RedisPipeline, asked, is_transient, open_redis
+
+GRAINS_PER_ROUND_MAX: Final = 2_000
+"""Grains that one pipeline asks about; longer questions go in rounds, so that no single one keeps Redis busy."""
+ROUNDS_IN_FLIGHT_MAX: Final = 16
+"""Pipelines that one directory has out at once; more wait for their turn."""
+PAGE_ENTRIES: Final = 250
+"""Rows that Redis is asked to put into one page of `entries`; small buckets come whole, up to 512 rows."""
+VERSION_MIN: Final = (6, 2)
+
+
+@dataclass(slots=True, eq=False)
+class _Command:
+    """One command for one bucket, and what became of it."""
+
+    words: Sequence[str | bytes | int]
+    """The command, or the keys and arguments of a script."""
+    places: Sequence[int]
+    """Which of the questions this command asks, by their places in the caller's list."""
+    script: Script | None = None
+    answered: bool = False
+    answer: object = None
+    in_doubt: bool = False
+    """It was sent before and its answer was lost: it may have been carried out."""
+
+
+class RedisDirectory:
+    """A GrainDirectory whose rows lie in Redis; contract.py says what its methods promise.
+
+    Args:
+        redis: an asyncio client that answers in bytes; it stays its opener's to close. `RedisDirectory.at` opens one.
+        cluster: the cluster's name; directories of other clusters on the same server are not seen.
+    """
+
+    def __init__(self, redis: RedisClient, cluster: str) -> None:
+        self._redis = redis
+        self._owns_redis = False
+        self._cluster = cluster
+        self._keys = bucket_keys(cluster)
+        self._round_places = asyncio.Semaphore(ROUNDS_IN_FLIGHT_MAX)
+
+    @classmethod
+    def at(cls, url: str, cluster: str) -> RedisDirectory:
+        """A directory with a client of its own; connects when first used. Raises InvalidSettings, InvalidIdentity."""
+        directory = cls(open_redis(url), cluster)
+        directory._owns_redis = True
+        return directory
+
+    async def open(self) -> None:
+        """Prove that the server can carry the directory. Optional; makes mistakes show at start.
+
+        Raises:
+            DirectoryUnavailable: it could not be asked.
+            InvalidSettings: it can be asked but will not do: too old, or scripts may not run or not ask INFO.
+        """
+        try:
+            run, version = await asked(self._redis, "opening the directory", self._probe)
+        except DirectoryUnavailable as error:
+            if isinstance(error.__cause__, ResponseError) and not is_transient(error.__cause__):
+                raise InvalidSettings(
+                    "the Redis user of the directory must be allowed EVAL, EVALSHA and, within scripts, INFO "
+                    f"(how a failover is noticed): {error.__cause__}"
+                ) from error
+            raise
+        if not run or tuple(int(part) for part in version.split(".")[:2]) < VERSION_MIN:
+            raise InvalidSettings(f"the directory needs Redis 6.2 or Valkey, with a run_id; found version {version!r}")
+
+    async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
+        def command(bucket: int, places: list[int]) -> _Command:
+            return _Command(["HMGET", self._keys[bucket][0], *(texts[place] for place in places)], places)
+
+        texts = [str(grain) for grain in grains]
+        return self._rows(grains, await self._ask("looking up grains", texts, command))
+
+    async def register(self, registrations: Sequence[Registration]) -> list[Entry | None]:
+        def command(bucket: int, places: list[int]) -> _Command:
+            words: list[str | bytes | int] = [2, *self._keys[bucket]]
+            for place in places:
+                wanted = registrations[place]
+                words += (
+                    texts[place],
+                    b"" if wanted.expected is None else pack_row(wanted.expected),
+                    epoch_before(wanted),
+                    row_tail(wanted.silo, wanted.activation, texts[place]),
+                )
+            return _Command(words, places, REGISTER)
+
+        for wanted in registrations:
+            check_registration(wanted)
+        texts = [str(wanted.grain) for wanted in registrations]
+        commands = await self._ask("registering activations", texts, command)
+        return self._rows([wanted.grain for wanted in registrations], commands)
+
+    async def unregister(self, entries: Sequence[Entry]) -> list[bool]:
+        def command(bucket: int, places: list[int]) -> _Command:
+            words: list[str | bytes | int] = [1, self._keys[bucket][0]]
+            for place in places:
+                words += (texts[place], pack_row(entries[place]))
+            return _Command(words, places, UNREGISTER)
+
+        texts = [str(entry.grain) for entry in entries]
+        removed = [False] * len(entries)
+        for done in await self._ask("unregistering activations", texts, command):
+            for place, answer in zip(done.places, cast("list[int]", done.answer), strict=True):
+                # Absent after an answer was lost: it was this very command that removed it, or somebody who did the
+                # same.
+                removed[place] = answer == 1 or (answer == 0 and done.in_doubt)
+        return removed
+
+    async def entries(self, silo: SiloAddress | None = None) -> AsyncIterator[list[Entry]]:
+        """All rows in pages, or all that name one silo. A row that changes meanwhile may come twice, or in either form.
+
+        Raises:
+            DirectoryUnavailable: Redis could not be asked.
+            DirectoryRowUnreadable: after the last page, if there were rows that this release cannot read.
+        """
+        unreadable: dict[str, str] = {}
+        for key, _ in self._keys:
+            cursor = -1
+            while cursor != 0:
+                cursor, rows = await self._page(key, max(cursor, 0))
+                page: list[Entry] = []
+                for text, row in rows.items():
+                    try:
+                        page.append(unpack_row(row))
+                    except RowUnreadable as error:
+                        unreadable[text.decode(errors="replace")] = str(error)
+                if silo is not None:
+                    page = [entry for entry in page if entry.silo == silo]
+                if page:
+                    yield page
+        if unreadable:
+            raise DirectoryRowUnreadable(unreadable)
+
+    async def close(self) -> None:
+        if self._owns_redis:
+            await self._redis.aclose()
+
+    async def _page(self, key: str, cursor: int) -> tuple[int, dict[bytes, bytes]]:
+        async def scan() -> tuple[int, dict[bytes, bytes]]:
+            answer = await self._redis.execute_command("HSCAN", key, cursor, "COUNT", PAGE_ENTRIES)
+            return cast("tuple[int, dict[bytes, bytes]]", answer)
+
+        return await asked(self._redis, f"reading rows of cluster {self._cluster!r}", scan)
+
+    async def _ask(
+        self, what: str, texts: Sequence[str], command: Callable[[int, list[int]], _Command]
+    ) -> list[_Command]:
+        """Ask about the grains with these texts: a command for each bucket, a pipeline for each round."""
+        what = f"{what} of cluster {self._cluster!r}"
+        done: list[_Command] = []
+        for start in range(0, len(texts), GRAINS_PER_ROUND_MAX):
+            places: defaultdict[int, list[int]] = defaultdict(list)
+            for place in range(start, min(start + GRAINS_PER_ROUND_MAX, len(texts))):
+                places[bucket_of(texts[place])].append(place)
+            commands = [command(bucket, of_bucket) for bucket, of_bucket in places.items()]
+            async with self._round_places:
+                await asked(self._redis, what, lambda: self._send(commands))  # noqa: B023 - awaited within this pass
+            done += commands
+        return done
+
+    async def _send(self, commands: Sequence[_Command]) -> None:
+        """Send those commands that have no answer yet; raises the first failure when all that could succeed has."""
+        failures = await self._pipeline(commands)
+        if any(isinstance(failure, NoScriptError) for failure in failures):
+            # A new server, or one whose scripts were flushed: it keeps those that it is sent whole.
+            failures = await self._pipeline(commands, scripts_whole=True)
+        for failure in sorted(failures, key=is_transient):  # one that will not pass ends the tries
+            raise failure
+
+    async def _pipeline(self, commands: Sequence[_Command], *, scripts_whole: bool = False) -> list[Exception]:
+        waiting = [command for command in commands if not command.answered]
+        pipeline = cast("RedisPipeline", self._redis.pipeline(transaction=False))
+        for command in waiting:
+            if command.script is None:
+                pipeline.execute_command(*command.words)
+            elif scripts_whole:
+                pipeline.execute_command("EVAL", command.script.text, *command.words)
+            else:
+                pipeline.execute_command("EVALSHA", command.script.sha, *command.words)
+        failures: list[Exception] = []
+        answered = False
+        try:
+            answers = await pipeline.execute(raise_on_error=False)
+            answered = True
+        finally:
+            if not answered:
+                for command in waiting:
+                    command.in_doubt = True
+        for command, answer in zip(waiting, answers, strict=True):
+            if isinstance(answer, ResponseError):
+                failures.append(answer)
+            elif isinstance(answer, Exception):
+                command.in_doubt = True
+                failures.append(answer)
+            else:
+                command.answered, command.answer = True, answer
+        return failures
+
+    async def _probe(self) -> tuple[str, str]:
+        run, version = await self._redis.execute_command("EVAL", PROBE.text, 1, self._keys[0][1])
+        return run.decode(), version.decode()
+
+    @staticmethod
+    def _rows(grains: Sequence[GrainId], commands: Iterable[_Command]) -> list[Entry | None]:
+        rows: list[Entry | None] = [None] * len(grains)
+        unreadable: dict[str, str] = {}
+        for command in commands:
+            for place, row in zip(command.places, cast("list[bytes | None]", command.answer), strict=True):
+                if row is None:
+                    continue
+                try:
+                    entry = unpack_row(row)
+                except RowUnreadable as error:
+                    unreadable[str(grains[place])] = str(error)
+                    continue
+                if entry.grain != grains[place]:
+                    raise DirectoryUnavailable(
+                        f"Redis answered a question about {grains[place]} with a row of {entry.grain}"
+                    )
+                rows[place] = entry
+        if unreadable:
+            raise DirectoryRowUnreadable(unreadable)
+        return rows

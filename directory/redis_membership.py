@@ -1,0 +1,247 @@
+"""The membership table on Redis: one hash, one script, one channel for hints.
+
+The hash `silo:{CLUSTER}:members` holds `version`, `run` (the run of Redis that wrote it) and a field per silo, named by its
+address, with `FORMAT status seq seen joined dead` as text and then what the silo says of itself as MessagePack. Every request
+is one run of one script, so each answer shows the whole table as it was at that very step. `silo:{CLUSTER}:views` gets each new
+version: a reason to look, while reading the table is the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+import msgspec
+import redis
+from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError
+
+from silo.directory.addresses import SiloAddress
+from silo.directory.errors import InvalidSettings, MembershipUnavailable, SiloError
+from silo.directory.membership import (
+    Advance,
+    Bury,
+    Join,
+    Read,
+    Renew,
+    SiloInfo,
+    SiloRow,
+    SiloStatus,
+    Table,
+    TableAnswer,
+    TableRequest,
+    TableStatus,
+    Verdict,
+)
+from silo.directory.memory_membership import DEAD_ROWS_KEPT, RUN_LEAP
+
+ROW_FORMAT: Final = "1"
+"""The first word of a row. A row of another format is left alone, and the request that met it fails."""
+
+SCRIPT: Final = (
+    f"local FORMAT, KEPT, LEAP, DEAD = '{ROW_FORMAT}', {DEAD_ROWS_KEPT}, {RUN_LEAP}, {int(SiloStatus.DEAD)}"
+    + """
+local key, channel = KEYS[1], ARGV[1]
+local op, silo = ARGV[2], ARGV[3]
+
+local function text(number) return string.format('%.0f', number) end
+
+local function parse(field, row)
+  local status, seq, seen, joined, died, about =
+    string.match(row, '^' .. FORMAT .. ' (%d) (%d+) (%d+) (%d+) (%d+) (.*)$')
+  if not status then return nil end
+  return {field = field, status = tonumber(status), seq = tonumber(seq), seen = tonumber(seen),
+          joined = tonumber(joined), died = tonumber(died), about = about}
+end
+
+local function load(field)
+  local row = redis.call('HGET', key, field)
+  return row and (parse(field, row) or error('unknown format of row ' .. field))
+end
+
+local function store(row)
+  redis.call('HSET', key, row.field, table.concat({FORMAT, text(row.status), text(row.seq), text(row.seen),
+    text(row.joined), text(row.died), row.about}, ' '))
+end
+
+local about_server = redis.pcall('INFO', 'server')
+local run = type(about_server) == 'string' and string.match(about_server, 'run_id:(%w+)')
+if not run then return redis.error_reply('SILORUN INFO server, as seen by a script, does not show run_id') end
+local before = tonumber(redis.call('HGET', key, 'version') or '0')
+local version = before
+local run_seen = redis.call('HGET', key, 'run')
+if run_seen and run_seen ~= run then version = version + LEAP end
+
+local function bury(row)
+  version = version + 1
+  row.status, row.died = DEAD, version
+  store(row)
+end
+
+local status = 'ok'
+if op == 'join' then
+  local row = load(silo)
+  if row then
+    status = row.status == DEAD and 'dead' or 'stale'
+  else
+    version = version + 1
+    store({field = silo, status = 0, seq = 1, seen = version, joined = version, died = 0, about = ARGV[4]})
+  end
+elseif op == 'renew' then
+  local row = load(silo)
+  if not row or row.status == DEAD then
+    status = 'dead'
+  elseif row.seq ~= tonumber(ARGV[5]) then
+    status = 'stale'
+  else
+    row.seq, row.seen = row.seq + 1, math.max(row.seen, tonumber(ARGV[4]))
+    store(row)
+  end
+elseif op == 'advance' then
+  local row, to = load(silo), tonumber(ARGV[4])
+  if not row or row.status == DEAD then
+    status = 'dead'
+  elseif row.status < to and to < DEAD then
+    version = version + 1
+    row.status = to
+    store(row)
+  end
+elseif op == 'verdict' then
+  local row = load(silo)
+  local moved = run ~= ARGV[4] or version ~= tonumber(ARGV[5])
+  if row and row.status ~= DEAD and not moved and row.seq == tonumber(ARGV[6]) then
+    bury(row)
+  else
+    status = 'stale'
+  end
+elseif op == 'bury' then
+  local row = load(silo)
+  if row and row.status ~= DEAD then bury(row) end
+end
+
+local fields = redis.call('HGETALL', key)
+if version ~= before then
+  redis.call('HSET', key, 'version', text(version), 'run', run)
+  redis.call('PUBLISH', channel, text(version))
+  local seen, dead, unknown = version, {}, false
+  for i = 1, #fields, 2 do
+    if fields[i] ~= 'version' and fields[i] ~= 'run' then
+      local row = parse(fields[i], fields[i + 1])
+      if not row then unknown = true
+      elseif row.status == DEAD then dead[#dead + 1] = row
+      else seen = math.min(seen, row.seen) end
+    end
+  end
+  if #dead > KEPT and not unknown then
+    table.sort(dead, function(a, b) return a.died > b.died end)
+    for i = KEPT + 1, #dead do
+      if dead[i].died <= seen then redis.call('HDEL', key, dead[i].field) end
+    end
+    fields = redis.call('HGETALL', key)
+  end
+end
+return {status, run, text(version), fields}
+"""
+)
+
+
+def members_key(cluster: str) -> str:
+    return f"silo:{{{cluster}}}:members"
+
+
+def views_channel(cluster: str) -> str:
+    return f"silo:{{{cluster}}}:views"
+
+
+def read_table(fields: Mapping[bytes, bytes], *, run: str | None = None, version: int | None = None) -> Table:
+    """The table that the fields of the hash hold; raises MembershipUnavailable where a row is of a format unknown here."""
+    rows: list[SiloRow] = []
+    for field, value in fields.items():
+        if field not in (b"version", b"run"):
+            rows.append(_read_row(field.decode(), value))
+    rows.sort(key=lambda row: (row.joined, row.silo))
+    return Table(
+        run=fields.get(b"run", b"").decode() if run is None else run,
+        version=int(fields.get(b"version", b"0")) if version is None else version,
+        rows=tuple(rows),
+    )
+
+
+def _read_row(field: str, value: bytes) -> SiloRow:
+    words = value.split(b" ", 6)
+    if len(words) != 7 or words[0] != ROW_FORMAT.encode():
+        raise MembershipUnavailable(f"the membership row of {field} has a format that this release does not know")
+    status, seq, seen, joined, died = (int(word) for word in words[1:6])
+    silo = SiloAddress.parse(field)
+    info = msgspec.msgpack.decode(words[6], type=SiloInfo)
+    return SiloRow(silo, info, SiloStatus(status), seq, seen, joined, died or None)
+
+
+def translated(error: Exception) -> SiloError:
+    """Our word for an error of Redis: InvalidSettings where asking again will not help."""
+    text = str(error)
+    refused = isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError)
+    if refused or text.startswith(("NOPERM", "SILORUN")):
+        needs = "EVALSHA, SCRIPT LOAD, INFO, PUBLISH, SUBSCRIBE and the commands on hashes"
+        return InvalidSettings(f"Redis refuses the membership table: {text} (it needs {needs})")
+    return MembershipUnavailable(f"the membership table could not be asked: {text or type(error).__name__}")
+
+
+class RedisMembershipTable:
+    """The membership table of one cluster, asked by one thread through a connection of its own.
+
+    Args:
+        open_client: opens a blocking client whose every step ends within the seconds given, and which sends nothing twice.
+        cluster: the name of the cluster.
+    """
+
+    def __init__(self, open_client: Callable[[float], redis.Redis], cluster: str) -> None:
+        self._open_client = open_client
+        self._key = members_key(cluster)
+        self._channel = views_channel(cluster)
+        self._client: redis.Redis | None = None
+        self._timeout_s = 0.0
+        self._script: Callable[..., Any] | None = None
+
+    def ask(self, request: TableRequest, timeout_s: float) -> TableAnswer:
+        try:
+            script = self._opened(timeout_s)
+            status, run, version, fields = cast(
+                "tuple[bytes, bytes, bytes, list[bytes]]",
+                script(keys=[self._key], args=[self._channel, *_arguments(request)]),
+            )
+        except (RedisError, OSError) as error:
+            self._let_go()  # the next request looks up anew which server to ask
+            raise translated(error) from error
+        table = read_table(dict(zip(fields[::2], fields[1::2], strict=True)), run=run.decode(), version=int(version))
+        return TableAnswer(TableStatus(status.decode()), table)
+
+    def close(self) -> None:
+        self._let_go()
+
+    def _opened(self, timeout_s: float) -> Callable[..., Any]:
+        if self._script is None or self._timeout_s != timeout_s:
+            self._let_go()
+            self._client, self._timeout_s = self._open_client(timeout_s), timeout_s
+            self._script = cast("Callable[..., Any]", self._client.register_script(SCRIPT))
+        return self._script
+
+    def _let_go(self) -> None:
+        client, self._client, self._script = self._client, None, None
+        if client is not None:
+            client.close()
+
+
+def _arguments(request: TableRequest) -> list[str | bytes | int]:
+    match request:
+        case Join(silo, info):
+            return ["join", str(silo), msgspec.msgpack.encode(info)]
+        case Renew(silo, seen, prev):
+            return ["renew", str(silo), seen, prev]
+        case Advance(silo, status):
+            return ["advance", str(silo), int(status)]
+        case Verdict(target, run, version, seq):
+            return ["verdict", str(target), run, version, seq]
+        case Bury(target):
+            return ["bury", str(target)]
+        case Read():
+            return ["read", ""]

@@ -1,0 +1,209 @@
+"""Many callers, one question: gathers calls about single grains into batches for the directory.
+
+Calls that are made in one pass of the event loop, or while as many batches as may be are out, travel together. Batches
+run in tasks of their own, so a caller that is cancelled takes nothing from the others, and no command of the directory
+is ever cut short by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from silo.directory.addresses import Entry, GrainId
+from silo.directory.contract import GrainDirectory, Registration
+from silo.directory.errors import Closed, DirectoryRowUnreadable, DirectoryUnavailable, Overloaded
+
+BATCH_GRAINS_MAX: Final = 500
+BATCHES_IN_FLIGHT_MAX: Final = 4
+"""Of each kind of call; while so many are out, further calls gather."""
+WAITING_CALLS_MAX: Final = 100_000
+"""Of each kind of call; one more is refused with Overloaded."""
+CLOSE_TIMEOUT_S: Final = 5.0
+"""How long close lets batches that are out come to their end."""
+
+_Question = TypeVar("_Question")
+_Answer = TypeVar("_Answer")
+
+
+class Registrar:
+    """The directory as the runtime of one silo or client asks it: one grain a call.
+
+    Errors are the directory's own; each caller of a batch that failed gets them. A caller that is cancelled after its
+    batch went out does not know what became of its call: a registration may stand.
+    """
+
+    def __init__(self, directory: GrainDirectory) -> None:
+        self._lookups = _Gatherer(directory.lookup, str)
+        self._registrations = _Gatherer(directory.register, lambda wanted: str(wanted.grain))
+        self._removals = _Gatherer(directory.unregister, lambda entry: str(entry.grain))
+        self._shared: dict[GrainId, _Ask[GrainId, Entry | None]] = {}
+
+    async def lookup(self, grain: GrainId) -> Entry | None:
+        """The grain's row as it stands. Callers share a lookup until it is sent; one that is out may show an older row."""
+        ask = self._shared.get(grain)
+        if ask is None:
+            ask = self._shared[grain] = self._lookups.add(grain, on_taken=self._unshare)
+        return await ask.wait()
+
+    async def register(self, registration: Registration) -> Entry | None:
+        """Carry out one compare-and-set; whoever holds the row now."""
+        return await self._registrations.add(registration).wait()
+
+    async def unregister(self, entry: Entry) -> bool:
+        """Remove exactly this row; whether it was there."""
+        return await self._removals.add(entry).wait()
+
+    async def close(self) -> None:
+        """Refuse what was not sent yet, and let what was sent come to its end. The directory stays open."""
+        for gatherer in (self._lookups, self._registrations, self._removals):
+            await gatherer.close()
+
+    def _unshare(self, ask: _Ask[GrainId, Entry | None]) -> None:
+        del self._shared[ask.question]
+
+
+@dataclass(slots=True, eq=False)
+class _Ask(Generic[_Question, _Answer]):
+    """One question on its way, and the callers that wait for its answer."""
+
+    question: _Question
+    on_taken: Callable[[_Ask[_Question, _Answer]], None] | None = None
+    waiters: list[asyncio.Future[_Answer]] = field(default_factory=list[asyncio.Future[_Answer]])
+
+    async def wait(self) -> _Answer:
+        waiter: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self.waiters.append(waiter)
+        return await waiter
+
+    @property
+    def abandoned(self) -> bool:
+        return all(waiter.done() for waiter in self.waiters)
+
+    def answer(self, answer: _Answer) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(answer)
+
+    def fail(self, error: Exception) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(_for_one_caller(error))
+
+
+class _Gatherer(Generic[_Question, _Answer]):
+    """One kind of call: what waits, and the batches that are out."""
+
+    def __init__(
+        self,
+        call: Callable[[Sequence[_Question]], Awaitable[list[_Answer]]],
+        grain_text: Callable[[_Question], str],
+    ) -> None:
+        self._call = call
+        self._grain_text = grain_text
+        self._waiting: deque[_Ask[_Question, _Answer]] = deque()
+        self._batches: set[asyncio.Task[None]] = set()
+        self._flush: asyncio.Handle | None = None
+        self._closed = False
+
+    def add(
+        self, question: _Question, on_taken: Callable[[_Ask[_Question, _Answer]], None] | None = None
+    ) -> _Ask[_Question, _Answer]:
+        if self._closed:
+            raise Closed("the registrar is closed")
+        if len(self._waiting) >= WAITING_CALLS_MAX:
+            raise Overloaded(f"{WAITING_CALLS_MAX} calls already wait for the directory", "WAITING_CALLS_MAX")
+        ask = _Ask(question, on_taken)
+        self._waiting.append(ask)
+        if self._flush is None and len(self._batches) < BATCHES_IN_FLIGHT_MAX:
+            self._flush = asyncio.get_running_loop().call_soon(self._send)
+        return ask
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
+        while self._waiting:
+            ask = self._take()
+            ask.fail(Closed("the registrar was closed before it asked the directory"))
+        if self._batches:
+            _, late = await asyncio.wait(self._batches, timeout=CLOSE_TIMEOUT_S)
+            for batch in late:
+                batch.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _send(self) -> None:
+        self._flush = None
+        while self._waiting and len(self._batches) < BATCHES_IN_FLIGHT_MAX:
+            asks = self._next_batch()
+            if asks:
+                batch = asyncio.get_running_loop().create_task(self._ask(asks), name="silo directory batch")
+                self._batches.add(batch)
+                batch.add_done_callback(self._batch_done)
+
+    def _next_batch(self) -> list[_Ask[_Question, _Answer]]:
+        asks: list[_Ask[_Question, _Answer]] = []
+        while self._waiting and len(asks) < BATCH_GRAINS_MAX:
+            ask = self._take()
+            if not ask.abandoned:
+                asks.append(ask)
+        return asks
+
+    def _take(self) -> _Ask[_Question, _Answer]:
+        """The next question; from now on nobody may join those who wait for its answer."""
+        ask = self._waiting.popleft()
+        if ask.on_taken is not None:
+            ask.on_taken(ask)
+        return ask
+
+    def _batch_done(self, batch: asyncio.Task[None]) -> None:
+        self._batches.discard(batch)
+        if self._waiting and self._flush is None:
+            self._flush = asyncio.get_running_loop().call_soon(self._send)
+
+    async def _ask(self, asks: list[_Ask[_Question, _Answer]]) -> None:
+        try:
+            try:
+                answers = await self._call([ask.question for ask in asks])
+            except DirectoryRowUnreadable as error:
+                asks = self._fail_unreadable(asks, error)
+                answers = await self._call([ask.question for ask in asks]) if asks else []
+            for ask, answer in zip(asks, answers, strict=True):
+                ask.answer(answer)
+        except asyncio.CancelledError:
+            for ask in asks:
+                ask.fail(DirectoryUnavailable("the registrar was closed before the directory answered"))
+            raise
+        except Exception as error:
+            for ask in asks:
+                ask.fail(error)
+
+    def _fail_unreadable(
+        self, asks: list[_Ask[_Question, _Answer]], error: DirectoryRowUnreadable
+    ) -> list[_Ask[_Question, _Answer]]:
+        """Fail the callers whose rows cannot be read; the others, to be asked about again (nothing here does harm
+        twice)."""
+        readable: list[_Ask[_Question, _Answer]] = []
+        for ask in asks:
+            reason = error.rows.get(text := self._grain_text(ask.question))
+            if reason is None:
+                readable.append(ask)
+            else:
+                ask.fail(DirectoryRowUnreadable({text: reason}))
+        if len(readable) == len(asks):
+            raise error
+        return readable
+
+
+def _for_one_caller(error: Exception) -> Exception:
+    """An exception that one caller may raise and others not see change: its own, where it is of the kind that many
+    get."""
+    if type(error) is not DirectoryUnavailable:
+        return error
+    own = DirectoryUnavailable(*error.args)
+    own.__cause__ = error
+    return own

@@ -1,0 +1,474 @@
+"""The handover protocol: how one live grain goes from one silo to another, as two cores without I/O, clock or task.
+
+Events in, orders out. The source keeps the frozen instance until the target has opened; the commit is the target's
+compare-and-set of the entry; before it everything can be taken back, and in doubt the directory judges: the source fences the
+entry with a compare-and-set of its own, and whoever loses yields.
+
+    source   ASKING -> DRAINING -> DEACTIVATING -> DEHYDRATING -> OFFERED -> MOVED -> DONE
+                                                     (in doubt)   FENCING -> MOVED or back
+    target   REHYDRATING -> REGISTERING -> STARTING -> OPEN
+                                              RETURNING (on_activate failed for good: the entry goes back to the source)
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from silo.directory.addresses import Entry, SiloAddress
+from silo.migration.outcome import MoveStatus
+
+# --------------------------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class AskAnswered:
+    """The target would take the grain, or `refused` says why not."""
+
+    refused: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retargeted:
+    """The move shall go to another silo than before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """No turn runs any more, and none starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deactivated:
+    """`on_deactivate` has ended, well or not: its failure does not stop the move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dehydrated:
+    """The payload is packed."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The step under way failed for good: a participant raised, the payload is too large, the payload does not decode."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfferAnswered:
+    """The target holds the entry now, or has refused and will not take it."""
+
+    entry: Entry | None
+    refused: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The step under way took longer than it may."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """The other silo is dead, or its link is lost: what was sent may or may not have arrived."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The directory's answer to the compare-and-set: who holds the entry now, or None where the row is gone."""
+
+    entry: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOpened:
+    """The target's last word: the grain is open there; or it could not be opened, and the entry is the source's again."""
+
+    failed: str
+    entry: Entry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The source no longer waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehydrated:
+    """The instance stands, closed, with its state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activated:
+    """`on_activate` has run."""
+
+
+Event = (
+    AskAnswered
+    | Retargeted
+    | Drained
+    | Deactivated
+    | Dehydrated
+    | Failed
+    | OfferAnswered
+    | TimedOut
+    | PeerLost
+    | Registered
+    | TargetOpened
+    | Withdrawn
+    | Rehydrated
+    | Activated
+)
+
+# --------------------------------------------------------------------------------------------------------------------- orders
+
+
+@dataclass(frozen=True, slots=True)
+class SendAsk:
+    """Ask the target whether it would take the grain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Notify the grain, hold new calls, wait for the running turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deactivate:
+    """Run `on_deactivate(MIGRATING)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dehydrate:
+    """Take the soft state out and pack it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendOffer:
+    """Offer the payload to the target."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendWithdraw:
+    """Tell the target that the source no longer waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Take the entry again under a new epoch, by compare-and-set against the one that was offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Serve again, here, with the state as it is; `reactivate` where `on_deactivate` has run."""
+
+    reactivate: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The grain is there now: send the held calls after it, in order."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let the frozen instance go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The move has ended this way."""
+
+    status: MoveStatus
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehydrate:
+    """Build the instance and give it its state, closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Take the entry by compare-and-set against the source's: the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendOfferAnswer:
+    """Tell the source who holds the entry now, or why it is not taken."""
+
+    entry: Entry | None
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """Run `on_activate(MIGRATION)`, with its bounded retries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Start turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendOpened:
+    """Tell the source that it may let go; or that it has the entry again."""
+
+    failed: str = ""
+    entry: Entry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Write the entry back to the source by compare-and-set against one's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Let the unopened instance go; calls that wait for it go to whoever holds the entry, or fail as not executed."""
+
+    entry: Entry | None
+    why: str
+
+
+Order = (
+    SendAsk
+    | Drain
+    | Deactivate
+    | Dehydrate
+    | SendOffer
+    | SendWithdraw
+    | Fence
+    | Resume
+    | Forward
+    | Release
+    | Finish
+    | Rehydrate
+    | Register
+    | SendOfferAnswer
+    | Activate
+    | Open
+    | SendOpened
+    | GiveBack
+    | Discard
+)
+
+# --------------------------------------------------------------------------------------------------------------------- source
+
+
+class SourcePhase(enum.Enum):
+    """Where a move stands, at its source."""
+
+    ASKING = "asking"
+    DRAINING = "draining"
+    DEACTIVATING = "deactivating"
+    DEHYDRATING = "dehydrating"
+    OFFERED = "offered"
+    FENCING = "fencing"
+    MOVED = "moved"
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class Source:
+    """The source's side of one move.
+
+    Args:
+        entry: the entry under which the source serves the grain.
+    """
+
+    entry: Entry
+    phase: SourcePhase = SourcePhase.ASKING
+    why: str = ""
+    """Why the move is being taken back, while that is in doubt."""
+    agreed: bool = False
+    """Whether the present target would take the grain."""
+    drained: bool = False
+
+    @property
+    def is_retargetable(self) -> bool:
+        """Whether the move may still go elsewhere: the grain has not been told to deactivate."""
+        return self.phase in (SourcePhase.ASKING, SourcePhase.DRAINING)
+
+    def start(self) -> list[Order]:
+        return [SendAsk()]
+
+    def on(self, event: Event) -> list[Order]:
+        """What follows from the event; nothing, where it comes too late to matter."""
+        match (self.phase, event):
+            case (SourcePhase.ASKING, AskAnswered(refused="")):
+                self.phase = SourcePhase.DRAINING
+                self.agreed = True
+                return [Drain()]
+            case (SourcePhase.ASKING, AskAnswered(refused=why)):
+                return self._done(Finish(MoveStatus.REFUSED, why))
+            case (SourcePhase.ASKING, TimedOut(why) | PeerLost(why) | Failed(why)):
+                return self._done(Finish(MoveStatus.REFUSED, why))
+
+            case (SourcePhase.ASKING | SourcePhase.DRAINING, Retargeted()):
+                self.agreed = False
+                return [SendAsk()]
+            case (SourcePhase.DRAINING, AskAnswered(refused="")):
+                self.agreed = True
+                return self._deactivated_next()
+            case (SourcePhase.DRAINING, Drained()):
+                self.drained = True
+                return self._deactivated_next()
+            case (SourcePhase.DRAINING, AskAnswered(why) | TimedOut(why) | PeerLost(why) | Failed(why)):
+                return self._aborted(why, reactivate=False)
+
+            case (SourcePhase.DEACTIVATING, Deactivated()):
+                self.phase = SourcePhase.DEHYDRATING
+                return [Dehydrate()]
+            case (SourcePhase.DEACTIVATING, PeerLost(why)):
+                self.why = why  # on_deactivate is never interrupted; seen again when it ends
+                return []
+
+            case (SourcePhase.DEHYDRATING, Dehydrated(payload)):
+                if self.why:
+                    return self._aborted(self.why, reactivate=True)
+                self.phase = SourcePhase.OFFERED
+                return [SendOffer(payload)]
+            case (SourcePhase.DEHYDRATING, Failed(why) | TimedOut(why) | PeerLost(why)):
+                return self._aborted(why, reactivate=True)
+
+            case (SourcePhase.OFFERED, OfferAnswered(entry=None, refused=why)):
+                return self._aborted(why, reactivate=True)  # it has not sent its compare-and-set, and will not
+            case (SourcePhase.OFFERED | SourcePhase.FENCING, OfferAnswered(entry=Entry() as entry)):
+                return self._moved(entry)
+            case (SourcePhase.OFFERED, TimedOut(why) | PeerLost(why) | Failed(why)):
+                self.phase = SourcePhase.FENCING
+                self.why = why
+                return [SendWithdraw(), Fence()]
+            case (SourcePhase.FENCING, Registered(entry)):
+                return self._judged(entry)
+
+            case (SourcePhase.MOVED, TargetOpened(failed="")):
+                return self._done(Release(), Finish(MoveStatus.MOVED))
+            case (SourcePhase.MOVED, TargetOpened(failed=why, entry=Entry() as entry)):
+                self.entry = entry
+                return self._aborted(why, reactivate=True)
+            case (SourcePhase.MOVED, TargetOpened(failed=why)):
+                return self._done(Release(), Finish(MoveStatus.LOST, why))
+            case (SourcePhase.MOVED, PeerLost() | TimedOut()):
+                return self._done(Release(), Finish(MoveStatus.MOVED))  # it committed; what became of it is the directory's to say
+
+            case _:
+                return []  # late: an answer to a step that has been decided otherwise, or after the end
+
+    def _deactivated_next(self) -> list[Order]:
+        if not (self.agreed and self.drained):
+            return []
+        self.phase = SourcePhase.DEACTIVATING
+        return [Deactivate()]
+
+    def _moved(self, entry: Entry) -> list[Order]:
+        self.phase = SourcePhase.MOVED
+        self.entry = entry
+        return [Forward(entry)]
+
+    def _judged(self, entry: Entry | None) -> list[Order]:
+        if entry is not None and entry.activation == self.entry.activation:
+            self.entry = entry
+            return self._aborted(self.why, reactivate=True)
+        if entry is not None:
+            return [*self._moved(entry), *self.on(PeerLost(self.why))]
+        return self._done(Discard(None, "the directory has no row for it"), Finish(MoveStatus.LOST, self.why))
+
+    def _aborted(self, why: str, *, reactivate: bool) -> list[Order]:
+        return self._done(Resume(reactivate, why), Finish(MoveStatus.ABORTED, why))
+
+    def _done(self, *orders: Order) -> list[Order]:
+        self.phase = SourcePhase.DONE
+        return list(orders)
+
+
+# --------------------------------------------------------------------------------------------------------------------- target
+
+
+class TargetPhase(enum.Enum):
+    """Where a move stands, at its target."""
+
+    REHYDRATING = "rehydrating"
+    REGISTERING = "registering"
+    STARTING = "starting"
+    RETURNING = "returning"
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class Target:
+    """The target's side of one move.
+
+    Args:
+        silo: this silo.
+        activation: the id that the new activation has.
+        offered: the source's entry, against which the compare-and-set goes.
+    """
+
+    silo: SiloAddress
+    activation: str
+    offered: Entry
+    phase: TargetPhase = TargetPhase.REHYDRATING
+    entry: Entry | None = None
+    withdrawn: bool = False
+    why: str = ""
+
+    def start(self) -> list[Order]:
+        return [Rehydrate()]
+
+    def on(self, event: Event) -> list[Order]:
+        """What follows from the event; nothing, where it comes too late to matter."""
+        match (self.phase, event):
+            case (TargetPhase.REHYDRATING, Withdrawn()):
+                return self._refused("the source withdrew its offer")
+            case (TargetPhase.REHYDRATING, Failed(why) | TimedOut(why)):
+                return self._refused(why)
+            case (TargetPhase.REHYDRATING, PeerLost()):
+                return []  # the state is here, whole: a source that died has nothing better
+            case (TargetPhase.REHYDRATING, Rehydrated()):
+                self.phase = TargetPhase.REGISTERING
+                return [Register()]
+
+            case (TargetPhase.REGISTERING, Registered(entry)):
+                if entry is not None and entry.activation == self.activation:
+                    self.entry = entry
+                    self.phase = TargetPhase.STARTING
+                    return [SendOfferAnswer(entry), Activate()]
+                self.phase = TargetPhase.DONE
+                why = f"the entry is held by {entry}" if entry else "the source's row is gone"
+                return [SendOfferAnswer(None, why), Discard(entry, why)]
+            case (TargetPhase.REGISTERING, Withdrawn() | PeerLost()):
+                return []  # the compare-and-set is out; the directory judges
+
+            case (TargetPhase.STARTING, Activated()):
+                self.phase = TargetPhase.DONE
+                return [Open(), SendOpened()]
+            case (TargetPhase.STARTING, Failed(why) | TimedOut(why)):
+                self.phase = TargetPhase.RETURNING
+                self.why = why
+                return [GiveBack()]
+
+            case (TargetPhase.RETURNING, Registered(entry)):
+                self.phase = TargetPhase.DONE
+                back = entry if entry is not None and entry.activation == self.offered.activation else None
+                return [SendOpened(self.why, back), Discard(entry, self.why)]
+
+            case _:
+                return []  # late, or of no consequence: the entry is held, and only the directory takes it away
+
+    def _refused(self, why: str) -> list[Order]:
+        self.phase = TargetPhase.DONE
+        return [SendOfferAnswer(None, why), Discard(self.offered, why)]

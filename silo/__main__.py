@@ -1,0 +1,5 @@
+"""`python -m silo` is the command `silo`."""
+
+from silo.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Grains while they live on this silo: turns, activations, and the catalog of them."""

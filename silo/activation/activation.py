@@ -1,0 +1,425 @@
+"""One activation: a live grain on this silo, its turns, and its way from registration to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import enum
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+
+from silo.activation.turn_context import TurnContext, current_turn
+from silo.activation.turns import Admission, TurnQueue
+from silo.directory.addresses import Entry, GrainId, SiloAddress
+from silo.directory.errors import (
+    ActivationFailed,
+    CallCycle,
+    CallExpired,
+    GrainMoved,
+    MigrationRefused,
+    NestedCallFailed,
+    NotExecuted,
+    OutcomeUnknown,
+    Overloaded,
+    SerializationError,
+    SiloFenced,
+)
+from silo.directory.membership import TurnRight
+from silo.grain_context import current_activation
+from silo.kinds import GrainKind
+from silo.migration.outcome import MigrationOutcome
+from silo.migration.participants import Participant, ParticipantSet
+from silo.routing.call import Answer, Call, ValueCodec
+from silo.wire.frames import Outcome
+
+if TYPE_CHECKING:
+    from silo.telemetry import Telemetry
+
+from silo.logs import get_logger
+
+log = get_logger(__name__)
+
+G = TypeVar("G")
+
+
+class State(enum.Enum):
+    """Where an activation stands. Turns start only while it is OPEN (and, for what they wait for, DRAINING)."""
+
+    REGISTERING = "registering"
+    STARTING = "starting"
+    OPEN = "open"
+    DRAINING = "draining"
+    """Running turns finish; new calls are held."""
+    CLOSED = "closed"
+    """No turn runs: it is being deactivated, handed over, or has just been built."""
+    GONE = "gone"
+    """It serves no more; what it left behind may use the runtime no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationLimits:
+    """The bounds of each activation here; see the settings of the same names."""
+
+    queue_calls_max: int = 1000
+    activation_timeout_s: float = 30.0
+    deactivation_timeout_s: float = 30.0
+    activate_tries_max: int = 2
+    """How often `on_activate` is tried after a committed move before the grain goes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Premises:
+    """What every activation of one silo shares."""
+
+    codec: ValueCodec
+    right: TurnRight
+    limits: ActivationLimits
+    silo_name: str
+    reroute: Callable[[Iterable[Call]], None]
+    """Sends calls on, in order, to wherever their grain is."""
+    reference: Callable[[type[Any], str], Any]
+    begin_move: Callable[[Activation, str | SiloAddress | None, str, bool], asyncio.Future[MigrationOutcome]]
+    begin_deactivation: Callable[[Activation], None]
+    telemetry: Telemetry | None = None
+    base_context: contextvars.Context = field(default_factory=contextvars.copy_context)
+
+
+class Activation:
+    """The one live instance of a grain, seen from the runtime."""
+
+    __slots__ = (
+        "_drained",
+        "_opened",
+        "_premises",
+        "activation_id",
+        "entry",
+        "id",
+        "instance",
+        "kind",
+        "last_used",
+        "move",
+        "participants",
+        "started_at",
+        "state",
+        "turns",
+        "wants_deactivation",
+    )
+
+    def __init__(self, grain: GrainId, kind: GrainKind, activation_id: str, premises: Premises) -> None:
+        self.id = grain
+        self.kind = kind
+        self.activation_id = activation_id
+        self.entry: Entry | None = None
+        self.instance: Any = None
+        self.state = State.REGISTERING
+        self.turns: TurnQueue[Call] = TurnQueue(kind.reentrant, kind.queue_calls_max or premises.limits.queue_calls_max)
+        self.last_used = self.started_at = asyncio.get_running_loop().time()
+        self.participants: ParticipantSet | None = None
+        self.move: Any = None
+        """The move under way, where there is one."""
+        self.wants_deactivation = False
+        self._opened: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._premises = premises
+
+    def __repr__(self) -> str:
+        return f"<activation {self.activation_id} of {self.id}, {self.state.value}>"
+
+    # ------------------------------------------------------------------------------------------------------------ turns
+
+    def admit(self, call: Call, *, forced: bool = False) -> None:
+        """Take a call in: it runs now, waits for its turn, or is answered with why it does neither."""
+        if call.spec is None:
+            try:
+                call.spec = self.kind.method(call.method)
+            except NotExecuted as unknown:
+                call.on_answer(call, Answer.failed(unknown))
+                return
+        match self.turns.admit(call, forced=forced):
+            case Admission.START:
+                self._start(call)
+            case Admission.WAIT:
+                call.queued_at = asyncio.get_running_loop().time()
+            case Admission.CYCLE:
+                call.on_answer(call, Answer.failed(cycle(call)))
+                return
+            case Admission.FULL:
+                what = f"{self.id} has {self.turns.waiting_count} calls waiting, as many as it may"
+                call.on_answer(call, Answer.failed(Overloaded(what, "queue_calls_max")))
+                return
+        if call.is_one_way:
+            call.on_answer(call, Answer(Outcome.VALUE, entry=self.newer_entry(call)))
+
+    def cancel(self, call: Call) -> bool:
+        """The caller no longer waits. True if the call had not started, and now never will."""
+        if self.turns.discard(call):
+            return True
+        call.cancelled = True
+        if call.task is not None:
+            call.task.cancel()
+        return False
+
+    def newer_entry(self, call: Call) -> Entry | None:
+        """The entry to tell the caller's silo of, where it went by another one."""
+        entry = self.entry
+        return entry if entry is not None and entry.epoch != call.sender_epoch else None
+
+    def _start(self, call: Call) -> None:
+        premises = self._premises
+        loop = asyncio.get_running_loop()
+        loop.create_task(self._turn(call), name=f"turn {call.id}", context=premises.base_context.copy())
+
+    def _start_all(self, calls: Iterable[Call]) -> None:
+        for call in calls:
+            self._start(call)
+
+    async def _turn(self, call: Call) -> None:
+        premises = self._premises
+        call.task = asyncio.current_task()
+        answer: Answer | None = None
+        started = 0.0
+        try:
+            if not premises.right.is_held():
+                await premises.right.held()
+            started = asyncio.get_running_loop().time()
+            answer = self._refused_at_start(call, started)
+            if answer is None:
+                answer = await self._run(call)
+            if not premises.right.is_held():
+                await premises.right.held()  # nothing of a fenced silo takes effect
+        except SiloFenced:
+            answer = None  # declared dead: whoever waits hears it from the membership
+        except asyncio.CancelledError:
+            if not call.cancelled:
+                raise
+        finally:
+            call.task = None
+            self._ended(call, answer, started)
+
+    def _refused_at_start(self, call: Call, now: float) -> Answer | None:
+        if call.cancelled:
+            return Answer.failed(NotExecuted("its caller has gone"))
+        if call.deadline is not None and now >= call.deadline:
+            return Answer.failed(CallExpired(f"{self.id}.{call.method}: the deadline passed while the call was queued"))
+        return None
+
+    async def _run(self, call: Call) -> Answer:
+        """Run the turn to its end, whatever that is."""
+        premises = self._premises
+        assert call.spec is not None
+        try:
+            args, kwargs = call.arguments(premises.codec)
+        except SerializationError as error:
+            return Answer(Outcome.NOT_EXECUTED, error=error)
+        self._enter(call, call.deadline)
+        telemetry = premises.telemetry
+        try:
+            if telemetry is None:
+                value = await call.spec.function(self.instance, *args, **kwargs)
+            else:
+                with telemetry.turn(self, call):
+                    value = await call.spec.function(self.instance, *args, **kwargs)
+        except asyncio.CancelledError as error:
+            if call.cancelled:
+                raise
+            if call.interrupted:
+                what = f"{self.id}.{call.method} was interrupted, since the grain had to move"
+                return Answer.failed(OutcomeUnknown(what))
+            return Answer(Outcome.APPLICATION_ERROR, error=error, entry=self.newer_entry(call))
+        except Exception as error:  # noqa: BLE001 - the grain's own exception, whichever, is its caller's to see
+            return Answer(Outcome.APPLICATION_ERROR, error=seen_from_outside(error), entry=self.newer_entry(call))
+        if call.is_from_here:
+            try:
+                value = premises.codec.isolate(value)
+            except SerializationError as error:
+                return Answer(Outcome.APPLICATION_ERROR, error=error)
+        return Answer(Outcome.VALUE, value=value, entry=self.newer_entry(call))
+
+    def _ended(self, call: Call, answer: Answer | None, started: float) -> None:
+        now = self.last_used = asyncio.get_running_loop().time()
+        telemetry = self._premises.telemetry
+        if telemetry is not None and answer is not None:
+            telemetry.turn_ended(self, call, answer, started, now)
+        if answer is not None:
+            if call.is_one_way and answer.error is not None:
+                log.warning("call.one_way_failed", grain=str(self.id), method=call.method, exc_info=answer.error)
+            call.on_answer(call, answer)
+        self._start_all(self.turns.end(call))
+        if self.turns.running_count == 0:
+            if self._drained is not None and not self._drained.done():
+                self._drained.set_result(None)
+            if self.wants_deactivation and self.state is State.OPEN:
+                self._premises.begin_deactivation(self)
+
+    # -------------------------------------------------------------------------------------------------------- lifecycle
+
+    def open(self) -> None:
+        """Start turns, those that waited first."""
+        self.state = State.OPEN
+        self.last_used = asyncio.get_running_loop().time()
+        self._wake_opened()
+        self._start_all(self.turns.release())
+        if self.wants_deactivation and self.turns.running_count == 0:
+            self._premises.begin_deactivation(self)
+
+    def hold(self) -> None:
+        """Start no new turns; those that run go on."""
+        self.state = State.DRAINING
+        self.turns.hold()
+
+    async def drained(self) -> None:
+        """Wait until no turn runs. Only useful while held."""
+        while self.turns.running_count:
+            if self._drained is None or self._drained.done():
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
+        self.state = State.CLOSED
+
+    def _wake_opened(self) -> None:
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_result(None)
+        self._opened = None
+
+    async def opened(self) -> None:
+        """Wait until it is open for the first time; raises GrainMoved where it ends before that."""
+        while self.state in (State.REGISTERING, State.STARTING):
+            if self._opened is None:
+                self._opened = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._opened)
+        self.check_alive()
+
+    def interrupt(self) -> None:
+        """Cancel the running turns; their callers hear that the outcome is unknown."""
+        for call in self.turns.running:
+            call.interrupted = True
+            if call.task is not None:
+                call.task.cancel()
+
+    @property
+    def right(self) -> TurnRight:
+        return self._premises.right
+
+    def revive(self) -> None:
+        """A move was given back: this instance, frozen since, is the grain's again."""
+        self.state = State.CLOSED
+
+    def abandon(self) -> list[Call]:
+        """It serves no more. Returns the calls that wait for it, in order."""
+        self.state = State.GONE
+        self.turns.hold()
+        self._wake_opened()
+        return self.turns.take_waiting()
+
+    def check_alive(self) -> None:
+        """Raises GrainMoved for code that an activation has left behind."""
+        if self.state is State.GONE:
+            raise GrainMoved(f"{self.id} is no longer served by this activation; what it left running may not act for it")
+
+    async def in_hook(self, hook: Callable[[], Awaitable[None]], timeout_s: float) -> None:
+        """Run a lifecycle hook of the grain, as its own code, within a time."""
+        await self._premises.right.held()
+        loop = asyncio.get_running_loop()
+
+        async def run() -> None:
+            self._enter(None, loop.time() + timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await hook()
+
+        task = loop.create_task(run(), name=f"hook of {self.id}", context=self._premises.base_context.copy())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+
+    def run_sync(self, hook: Callable[[], Any]) -> Any:
+        """Run a synchronous part of the grain's code as its own."""
+        context = self._premises.base_context.copy()
+
+        def run() -> Any:
+            self._enter(None, None)
+            return hook()
+
+        return context.run(run)
+
+    def _enter(self, call: Call | None, deadline: float | None) -> None:
+        """From here on, in this context, code acts for this activation."""
+        current_turn.set(TurnContext(self, call, deadline))
+        current_activation.set(self)
+
+    # ------------------------------------------------------------------------- what the grain may ask (GrainContext)
+
+    @property
+    def epoch(self) -> int:
+        return self.entry.epoch if self.entry is not None else 0
+
+    @property
+    def silo_name(self) -> str:
+        return self._premises.silo_name
+
+    def reference(self, kind: type[G], key: str) -> G:
+        return self._premises.reference(kind, key)
+
+    def request_move(self, to: str | SiloAddress | None, reason: str, force: bool) -> PendingMove:
+        self.check_alive()
+        return PendingMove(self, self._premises.begin_move(self, to, reason, force))
+
+    def request_deactivation(self) -> None:
+        self.check_alive()
+        self.wants_deactivation = True
+        if self.turns.running_count == 0 and self.state is State.OPEN:
+            self._premises.begin_deactivation(self)
+
+    def add_participant(self, participant: Participant) -> None:
+        if self.participants is None:
+            self.participants = ParticipantSet()
+        self.participants.add(participant)
+
+    def remove_participant(self, participant: Participant) -> None:
+        if self.participants is not None:
+            self.participants.remove(participant)
+
+
+class PendingMove:
+    """A move that a grain has asked for itself; see MoveRequest."""
+
+    __slots__ = ("_activation", "_outcome")
+
+    def __init__(self, activation: Activation, outcome: asyncio.Future[MigrationOutcome]) -> None:
+        self._activation = activation
+        self._outcome = outcome
+
+    def __await__(self) -> Generator[Any, None, MigrationOutcome]:
+        turn = current_turn.get()
+        if turn is not None and turn.activation is self._activation:
+            raise MigrationRefused(
+                f"a turn of {self._activation.id} awaits the move of its own grain, which waits for that turn to end:"
+                " leave out the await; the move begins when the turn ends"
+            )
+        return asyncio.shield(self._outcome).__await__()
+
+
+def seen_from_outside(error: Exception) -> BaseException:
+    """What the caller of a turn may see of its failure.
+
+    The failure of a call that the turn itself made says nothing about the turn, which did run.
+    """
+    if isinstance(error, (NotExecuted, OutcomeUnknown)):
+        wrapped = NestedCallFailed(f"a call made inside failed with {type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        return wrapped.with_traceback(error.__traceback__)
+    return error
+
+
+def cycle(call: Call) -> CallCycle:
+    chain = (*(grain for grain, _ in call.path), str(call.grain))
+    return CallCycle(f"the call waits for its own chain: {' -> '.join(chain)}; make it reentrant or call after the turn", chain)
+
+
+def activation_failed(grain: GrainId, error: BaseException) -> ActivationFailed:
+    failed = ActivationFailed(f"{grain} could not be activated: {type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed

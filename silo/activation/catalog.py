@@ -1,0 +1,294 @@
+"""The catalog: every activation of this silo, from its registration to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+from silo.activation.activation import Activation, Premises, State, activation_failed
+from silo.directory.addresses import Entry, GrainId, SiloAddress
+from silo.directory.cache import DirectoryCache
+from silo.directory.contract import Registration
+from silo.directory.errors import DirectoryUnavailable, NotExecuted, SiloFenced
+from silo.directory.registrar import Registrar
+from silo.instances import build_instance
+from silo.kinds import GrainKind, KindRegistry
+from silo.migration.lifecycle import ActivationReason, DeactivationReason
+from silo.routing.call import Answer, Call
+from silo.tasks import Tasks
+
+from silo.logs import get_logger
+
+log = get_logger(__name__)
+
+REGISTER_TRIES_MAX = 5
+"""How often an activation tries for the entry while the row changes under it, before its calls are sent elsewhere."""
+RETRY_FIRST_S = 0.05
+RETRY_LAST_S = 1.0
+"""The pause between two attempts to reach the directory: the first, and the longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionLimits:
+    """When idle activations go."""
+
+    collect_after_s: float = 900.0
+    collect_every_s: float = 30.0
+
+
+class Catalog:
+    """Makes, finds, deactivates and drops the activations of one silo.
+
+    The catalog alone says which activations are here; the directory alone says whether they are their grains'.
+    """
+
+    def __init__(
+        self,
+        me: SiloAddress,
+        kinds: KindRegistry,
+        registrar: Registrar,
+        cache: DirectoryCache,
+        rng: random.Random,
+        limits: CollectionLimits,
+    ) -> None:
+        self.me = me
+        self.kinds = kinds
+        self.premises: Premises  # given by `open`
+        self._registrar = registrar
+        self._cache = cache
+        self._rng = rng
+        self._limits = limits
+        self._activations: dict[GrainId, Activation] = {}
+        self._removal: asyncio.Future[None] | None = None
+        self._tasks = Tasks("catalog")
+
+    def open(self, premises: Premises) -> None:
+        """Begin: from now on activations can be made, and idle ones are collected."""
+        self.premises = premises
+        self._tasks.spawn(self._collect_idle(), "collect idle activations")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def __len__(self) -> int:
+        return len(self._activations)
+
+    def __iter__(self) -> Iterator[Activation]:
+        return iter(tuple(self._activations.values()))
+
+    def get(self, grain: GrainId) -> Activation | None:
+        return self._activations.get(grain)
+
+    def new_activation_id(self) -> str:
+        return uuid.UUID(int=self._rng.getrandbits(128), version=4).hex
+
+    # -------------------------------------------------------------------------------------------------------- beginnings
+
+    def activate(self, grain: GrainId, kind: GrainKind, expected: Entry | None) -> Activation:
+        """Begin to activate a grain that is not here. Calls may be admitted at once; they wait.
+
+        Args:
+            expected: the entry to replace: of a dead silo, or left over here; None where there is none.
+        """
+        activation = self.adopt(grain, kind, self.new_activation_id())
+        self._tasks.spawn(self._start(activation, expected), f"activate {grain}")
+        return activation
+
+    def adopt(self, grain: GrainId, kind: GrainKind, activation_id: str) -> Activation:
+        """A closed activation under a given id; whoever adopts it brings it to life or drops it."""
+        assert grain not in self._activations
+        activation = self._activations[grain] = Activation(grain, kind, activation_id, self.premises)
+        return activation
+
+    def readopt(self, activation: Activation) -> bool:
+        """Take back an activation whose move was given back; False where the grain has another one here by now."""
+        if self._activations.setdefault(activation.id, activation) is not activation:
+            return False
+        activation.revive()
+        return True
+
+    async def _start(self, activation: Activation, expected: Entry | None) -> None:
+        telemetry = self.premises.telemetry
+        try:
+            if telemetry is None:
+                await self._register_and_open(activation, expected)
+            else:
+                with telemetry.activation(activation):
+                    await self._register_and_open(activation, expected)
+        except SiloFenced:
+            self.drop(activation)
+        except Exception as error:
+            await self._failed(activation, error)
+
+    async def _register_and_open(self, activation: Activation, expected: Entry | None) -> None:
+        await self.premises.right.held()
+        entry = await self._take_entry(activation, expected)
+        if entry is None or entry.activation != activation.activation_id:
+            if entry is not None:
+                self._cache.learn(entry)
+            self.reroute_all(activation)
+            return
+        activation.entry = entry
+        activation.state = State.STARTING
+        self.build(activation)
+        await self.run_on_activate(activation, ActivationReason.CALL)
+        activation.open()
+
+    async def _take_entry(self, activation: Activation, expected: Entry | None) -> Entry | None:
+        """Register the activation; answers with whoever holds the entry, or None where the row would not stand still."""
+        entry: Entry | None = None
+        for _ in range(REGISTER_TRIES_MAX):
+            entry = await self.register(
+                Registration(activation.id, self.me, activation.activation_id, expected, expected.epoch if expected else 0),
+                until_answered=False,
+            )
+            if entry is None:  # the expected row has gone: take the empty place
+                expected = None
+            elif entry.silo == self.me and entry.activation != activation.activation_id:
+                expected = entry  # left over by an earlier activation here
+            else:
+                return entry
+        return None
+
+    async def register(self, registration: Registration, *, until_answered: bool) -> Entry | None:
+        """One compare-and-set.
+
+        Args:
+            until_answered: whether to ask again for as long as the directory is away, since an earlier try may have been carried out.
+        """
+        pause = RETRY_FIRST_S
+        while True:
+            try:
+                return await self._registrar.register(registration)
+            except DirectoryUnavailable:
+                if not until_answered:
+                    raise
+            await asyncio.sleep(pause * (0.5 + self._rng.random()))
+            pause = min(pause * 2, RETRY_LAST_S)
+
+    async def _failed(self, activation: Activation, error: Exception) -> None:
+        """Its calls are answered with why it could not be activated; the entry goes, so that the next call may try again."""
+        if isinstance(error, DirectoryUnavailable):  # a row that was written all the same is found, and replaced, as left over
+            waiting = self._remove(activation)
+            for call in waiting:
+                call.obstacle = error
+            self.premises.reroute(waiting)
+            return
+        log.warning("activation.failed", grain=str(activation.id), exc_info=error)
+        failure = error if isinstance(error, NotExecuted) else activation_failed(activation.id, error)
+        if activation.entry is not None:
+            await self.unregister(activation.entry)
+        self.drop(activation, failure)
+
+    async def run_on_activate(self, activation: Activation, reason: ActivationReason) -> None:
+        hook = activation.kind.hooks.on_activate
+        if hook is not None:
+            instance = activation.instance
+            await activation.in_hook(lambda: hook(instance, reason), self.premises.limits.activation_timeout_s)
+
+    def build(self, activation: Activation) -> None:
+        """Construct the grain's instance; raises what its constructor raises."""
+        activation.instance = activation.run_sync(lambda: build_instance(activation.kind, activation))
+
+    # -------------------------------------------------------------------------------------------------------------- ends
+
+    def drop(self, activation: Activation, failure: NotExecuted | None = None) -> None:
+        """Take an activation out at once. Its waiting calls fail with this, or are left to their callers' silos to judge."""
+        waiting = self._remove(activation)
+        if failure is not None:
+            for call in waiting:
+                call.on_answer(call, Answer.failed(failure))
+
+    def reroute_all(self, activation: Activation, entry: Entry | None = None) -> int:
+        """Take an activation out and send its waiting calls on, in order. Returns how many there were.
+
+        Args:
+            entry: who serves the grain now, where that is known.
+        """
+        waiting = self._remove(activation)
+        if entry is not None:
+            self._cache.learn(entry)
+        self.premises.reroute(waiting)
+        return len(waiting)
+
+    def _remove(self, activation: Activation) -> list[Call]:
+        if self._activations.get(activation.id) is activation:
+            del self._activations[activation.id]
+            if self._removal is not None and not self._removal.done():
+                self._removal.set_result(None)
+        return activation.abandon()
+
+    async def next_removal(self) -> None:
+        """Wait until an activation has gone."""
+        if self._removal is None or self._removal.done():
+            self._removal = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._removal)
+
+    async def unregister(self, entry: Entry) -> None:
+        """Remove an entry of one's own. A row that stays is found and replaced by the next call for its grain."""
+        try:
+            await self._registrar.unregister(entry)
+        except DirectoryUnavailable as error:
+            log.warning("directory.row_left", entry=str(entry), why=str(error))
+
+    def begin_deactivation(self, activation: Activation, reason: DeactivationReason) -> None:
+        """Deactivate in the background, where it is open and not moving."""
+        if activation.state is State.OPEN and activation.move is None:
+            activation.hold()
+            self._tasks.spawn(self._deactivate(activation, reason), f"deactivate {activation.id}")
+
+    async def deactivate(self, activation: Activation, reason: DeactivationReason) -> None:
+        """Let the running turns finish, run `on_deactivate`, give the entry up, and send on what waits."""
+        if activation.state is State.OPEN and activation.move is None:
+            activation.hold()
+            await self._deactivate(activation, reason)
+
+    async def _deactivate(self, activation: Activation, reason: DeactivationReason) -> None:
+        await activation.drained()
+        error = await self.run_on_deactivate(activation, reason)
+        if error is not None:
+            log.warning("deactivation.hook_failed", grain=str(activation.id), reason=reason, exc_info=error)
+        if activation.entry is not None:
+            await self.unregister(activation.entry)
+            self._cache.forget(activation.entry)
+        self.reroute_all(activation)
+
+    async def run_on_deactivate(self, activation: Activation, reason: DeactivationReason) -> Exception | None:
+        """Run the hook; answers with what it raised, since nothing is undone for that."""
+        hook = activation.kind.hooks.on_deactivate
+        if hook is None:
+            return None
+        instance = activation.instance
+        try:
+            await activation.in_hook(lambda: hook(instance, reason), self.premises.limits.deactivation_timeout_s)
+        except Exception as error:  # noqa: BLE001 - whatever the grain raised is reported, not raised again
+            return error
+        return None
+
+    def abandon_all(self) -> list[Activation]:
+        """Declared dead: give up every activation at once, without hooks and without writing anything."""
+        everything = list(self._activations.values())
+        for activation in everything:
+            self._remove(activation)
+        return everything
+
+    # ------------------------------------------------------------------------------------------------------ idle grains
+
+    async def _collect_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._limits.collect_every_s)
+            for activation in self.idle_since(loop.time()):
+                self.begin_deactivation(activation, DeactivationReason.IDLE)
+
+    def idle_since(self, now: float) -> Iterable[Activation]:
+        """Those that nobody has used for as long as their kind allows."""
+        for activation in tuple(self._activations.values()):
+            after = activation.kind.collect_after_s
+            limit = self._limits.collect_after_s if after is None else after
+            if activation.state is State.OPEN and activation.turns.is_idle and now - activation.last_used >= limit:
+                yield activation

@@ -1,0 +1,35 @@
+"""Which turn this code belongs to: what a call made now inherits, and what may not be awaited."""
+
+from __future__ import annotations
+
+import contextvars
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from silo.activation.activation import Activation
+    from silo.routing.call import Call
+
+
+@dataclass(slots=True, frozen=True)
+class TurnContext:
+    """The turn, or the lifecycle hook, in which code runs.
+
+    Args:
+        call: the call that is being answered; None in a hook.
+        deadline: the loop's time by which it must be done; None for no limit.
+    """
+
+    activation: Activation
+    call: Call | None
+    deadline: float | None
+
+    @property
+    def path(self) -> tuple[tuple[str, int], ...]:
+        """The turns that wait for whatever this one calls, outermost first."""
+        if self.call is None:
+            return ()
+        return (*self.call.path, (str(self.activation.id), self.call.id))
+
+
+current_turn: contextvars.ContextVar[TurnContext | None] = contextvars.ContextVar("silo_current_turn", default=None)

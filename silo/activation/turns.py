@@ -1,0 +1,150 @@
+"""Which calls may run now: the admission of turns, as a core without clock, task or I/O.
+
+A grain runs one turn at a time unless it says otherwise. Calls that must wait stand in one queue, in the order they came; nothing
+overtakes but what is declared to interleave, and what a running turn itself is waiting for.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, Literal, Protocol, TypeVar
+
+
+class Admission(enum.Enum):
+    """What becomes of a call that arrives at its grain."""
+
+    START = "start"
+    WAIT = "wait"
+    CYCLE = "cycle"
+    """It waits for its own chain: a turn that runs here waits for it, and the grain does not allow re-entrance."""
+    FULL = "full"
+
+
+class Turn(Protocol):
+    """What admission needs to know of a call."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def path(self) -> tuple[tuple[str, int], ...]:
+        """The turns that wait for this call, outermost first: (grain, call id)."""
+        ...
+
+    @property
+    def read_only(self) -> bool: ...
+
+    @property
+    def always_interleave(self) -> bool: ...
+
+
+T = TypeVar("T", bound=Turn)
+
+Reentrancy = bool | Literal["call_chain"]
+
+
+class TurnQueue(Generic[T]):
+    """The running and the waiting turns of one activation.
+
+    Born holding: nothing starts until `release()`. While it holds, only a call for which a running turn waits may start, so that a
+    drain cannot be kept from its end by new calls, nor deadlock with the calls that it waits for.
+    """
+
+    __slots__ = ("_holding", "_running", "_waiting", "reentrant", "waiting_max")
+
+    def __init__(self, reentrant: Reentrancy, waiting_max: int) -> None:
+        self.reentrant = reentrant
+        self.waiting_max = waiting_max
+        self._running: dict[int, T] = {}
+        self._waiting: deque[T] | None = None  # made when first needed: an idle activation stays small
+        self._holding = True
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs and nothing waits."""
+        return not self._running and not self._waiting
+
+    @property
+    def is_holding(self) -> bool:
+        return self._holding
+
+    @property
+    def running(self) -> tuple[T, ...]:
+        return tuple(self._running.values())
+
+    @property
+    def running_count(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting) if self._waiting else 0
+
+    def admit(self, turn: T, *, forced: bool = False) -> Admission:
+        """Take a call in. START: it counts as running now; WAIT: it stands in the queue; else it is not here at all.
+
+        Args:
+            forced: it was admitted elsewhere already, so the bound does not refuse it.
+        """
+        if self._running and any(call in self._running for _, call in turn.path):
+            if not self.reentrant:
+                return Admission.CYCLE
+            self._running[turn.id] = turn
+            return Admission.START
+        if not self._holding and not self._waiting and self._fits(turn):
+            self._running[turn.id] = turn
+            return Admission.START
+        if not self._holding and turn.always_interleave:
+            self._running[turn.id] = turn
+            return Admission.START
+        if self._waiting is None:
+            self._waiting = deque()
+        if len(self._waiting) >= self.waiting_max and not forced:
+            return Admission.FULL
+        self._waiting.append(turn)
+        return Admission.WAIT
+
+    def end(self, turn: T) -> Iterator[T]:
+        """A turn has ended; yields those that start now, each counted as running before it is yielded."""
+        self._running.pop(turn.id, None)
+        return self.startable()
+
+    def discard(self, turn: T) -> bool:
+        """Take a waiting call out again, as when its caller has gone; False if it is not waiting."""
+        if not self._waiting:
+            return False
+        try:
+            self._waiting.remove(turn)
+        except ValueError:
+            return False
+        return True
+
+    def hold(self) -> None:
+        """Start nothing new, but what a running turn waits for."""
+        self._holding = True
+
+    def release(self) -> Iterator[T]:
+        """Start again; yields those that start now."""
+        self._holding = False
+        return self.startable()
+
+    def take_waiting(self) -> list[T]:
+        """Hand over the whole queue, in order, to go on elsewhere."""
+        waiting = list(self._waiting or ())
+        self._waiting = None
+        return waiting
+
+    def startable(self) -> Iterator[T]:
+        """Those at the head of the queue that may start now, one after the other."""
+        while self._waiting and not self._holding and self._fits(self._waiting[0]):
+            turn = self._waiting.popleft()
+            self._running[turn.id] = turn
+            yield turn
+
+    def _fits(self, turn: T) -> bool:
+        running = self._running
+        if not running or turn.always_interleave or self.reentrant is True:
+            return True
+        return turn.read_only and all(other.read_only for other in running.values())

@@ -1,0 +1,56 @@
+"""The application's side of a process: its modules, and the event loop that they run on."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Coroutine
+from types import ModuleType
+from typing import Any
+
+from silo.directory.errors import InvalidSettings, SiloError
+
+
+class Loop(enum.StrEnum):
+    """The event loops to choose from."""
+
+    UVLOOP = "uvloop"
+    ASYNCIO = "asyncio"
+
+
+def import_application(name: str) -> ModuleType:
+    """The application's module, found from the working directory as `python -m` finds it."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    if name.endswith(".py") or "/" in name:
+        raise InvalidSettings(f"{name!r} is a file; name the module as in `import`, such as app.rooms")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise InvalidSettings(f"there is no module {name!r} in {os.getcwd()} or among the installed ones") from None
+        raise InvalidSettings(f"module {name!r} cannot be imported:\n{traceback.format_exc()}") from None
+    except SiloError:
+        raise
+    except Exception as error:
+        raise InvalidSettings(f"module {name!r} cannot be imported:\n{traceback.format_exc()}") from error
+
+
+def run_on(loop: Loop | None, work: Coroutine[Any, Any, int]) -> int:
+    """Run the work on the loop of this name; None: uvloop where it is installed."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    if loop is not Loop.ASYNCIO:
+        try:
+            import uvloop
+        except ImportError:
+            if loop is Loop.UVLOOP:
+                work.close()
+                raise InvalidSettings("--loop uvloop: uvloop is not installed") from None
+        else:
+            factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)

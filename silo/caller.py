@@ -1,0 +1,164 @@
+"""Where the calls of references go: into the call book of this process, as calls of whoever makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from silo.activation.turn_context import current_turn
+from silo.class_checks import DEFAULT_TIMEOUT, MethodSpec
+from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.errors import CallExpired, Closed
+from silo.directory.membership import TurnRight
+from silo.kinds import GrainKind, kind_of
+from silo.messaging.permissions import CODEC_PLAIN
+from silo.migration.outcome import MigrationOutcome
+from silo.reference import CallOptions, make_reference
+from silo.routing.book import CallBook
+from silo.routing.call import Call
+from silo.wire.frames import Flag
+
+if TYPE_CHECKING:
+    from silo.telemetry import Telemetry
+
+G = TypeVar("G")
+
+
+Move = Callable[[GrainId, str | SiloAddress | None, str, bool], Awaitable[MigrationOutcome]]
+
+
+class CallIds:
+    """Numbers for calls: ever larger in this process, and never the same in two."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._ids = itertools.count(rng.getrandbits(61))
+
+    def __call__(self) -> int:
+        return next(self._ids)
+
+
+class Caller:
+    """Makes calls. Inside a turn they belong to its grain, its chain and its deadline; elsewhere to this process.
+
+    Args:
+        name: who calls where no grain does: the client, or the silo itself.
+        right: of a silo, which lets nothing take effect while it is fenced; None in a client.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        book: CallBook,
+        ids: CallIds,
+        *,
+        call_timeout_s: float,
+        right: TurnRight | None,
+        telemetry: Telemetry | None,
+        move: Move,
+    ) -> None:
+        self.name = name
+        self.move = move
+        """Moves a grain: (grain, target, reason, force)."""
+        self.closed = ""
+        """Why no calls can be made any more; empty while they can."""
+        self._book = book
+        self._ids = ids
+        self._call_timeout_s = call_timeout_s
+        self._right = right
+        self._telemetry = telemetry
+
+    def reference(self, kind: type[G], key: str) -> G:
+        """A reference whose calls are made here; raises InvalidIdentity or InvalidGrain."""
+        made: Any = make_reference(kind_of(kind), key, self)
+        return made
+
+    def call(
+        self,
+        grain: GrainId,
+        kind: GrainKind,
+        method: MethodSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: CallOptions,
+    ) -> Awaitable[Any]:
+        del kind
+        timeout_s = options.timeout_s if options.timeout_s is not DEFAULT_TIMEOUT else method.timeout_s
+        call = self.make(
+            grain,
+            method.name,
+            timeout_s=self._call_timeout_s if timeout_s is DEFAULT_TIMEOUT else timeout_s,
+            spec=method,
+            args=args,
+            kwargs=kwargs,
+            flags=Flag.ONE_WAY if method.one_way else 0,
+            hint="" if options.hint is None else str(options.hint),
+        )
+        if self._telemetry is not None:
+            return self._telemetry.called(call, self._send)
+        return self._send(call)
+
+    def make(
+        self,
+        grain: GrainId,
+        method: str,
+        *,
+        timeout_s: float | None,
+        spec: MethodSpec | None = None,
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        payload: bytes | None = None,
+        codec: int = 0,
+        flags: int = 0,
+        hint: str = "",
+    ) -> Call:
+        """A call of whoever runs here, not yet sent.
+
+        Raises:
+            GrainMoved: what runs here was left behind by an activation that is gone.
+        """
+        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        turn = current_turn.get()
+        caller, path = self.name, ()
+        if turn is not None:
+            turn.activation.check_alive()
+            caller, path = str(turn.activation.id), turn.path
+            if turn.deadline is not None and (deadline is None or turn.deadline < deadline):
+                deadline = turn.deadline
+        return Call(
+            self._ids(),
+            grain,
+            method,
+            caller=caller,
+            deadline=deadline,
+            on_answer=self._book.answered,
+            args=args,
+            kwargs=kwargs,
+            payload=payload,
+            codec=codec,
+            spec=spec,
+            path=path,
+            flags=flags,
+            hint=hint,
+        )
+
+    async def _send(self, call: Call) -> Any:
+        if self.closed:
+            raise Closed(self.closed)
+        if self._right is not None and not self._right.is_held():
+            await self._right.held()
+        if call.deadline is not None and call.deadline <= asyncio.get_running_loop().time():
+            raise CallExpired(f"{call.grain}.{call.method}: the deadline had passed before the call was made")
+        if call.is_one_way:
+            self._book.place(call)
+            return None
+        return await self._book.wait_for(call)
+
+    async def control(self, grain: GrainId, verb: str, payload: bytes, timeout_s: float) -> Any:
+        """A control call to the runtime at the grain's silo; activates nothing."""
+        call = self.make(
+            grain, verb, timeout_s=timeout_s, payload=payload, codec=CODEC_PLAIN, flags=Flag.CONTROL
+        )
+        return await self._send(call)

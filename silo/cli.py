@@ -1,0 +1,355 @@
+"""The command `silo`: run a silo, run a cluster for development, look at one, move a grain.
+
+Exit codes: 0 done · 1 the condition was not met · 2 the cluster or its Redis is out of reach · 3 refused · 4 done in
+part · 5 timed out · 64 not understood (arguments, settings, names) · 130 and 143 ended by a second SIGINT or SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import secrets
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+from typer.exceptions import Abort, TyperException
+
+from silo import terminal
+from silo.application import Loop, import_application, run_on
+from silo.configuration import Configuration, load
+from silo.directory.addresses import GrainId
+from silo.directory.errors import (
+    CallExpired,
+    CallTimeout,
+    DirectoryUnavailable,
+    EndpointInUse,
+    HandshakeRefused,
+    InvalidGrain,
+    InvalidIdentity,
+    InvalidSettings,
+    MembershipUnavailable,
+    MigrationRefused,
+    NoGateway,
+    PermissionRefused,
+    SiloError,
+    SiloUnavailable,
+)
+from silo.logs import configure
+
+if TYPE_CHECKING:
+    from silo.client import Client
+    from silo.migration.outcome import MigrationOutcome
+
+
+Result = TypeVar("Result")
+
+
+class ExitCode(enum.IntEnum):
+    """How a command ended, for scripts."""
+
+    DONE = 0
+    NOT_MET = 1
+    UNREACHABLE = 2
+    REFUSED = 3
+    PARTLY_DONE = 4
+    TIMED_OUT = 5
+    USAGE = 64
+    INTERRUPTED = 130
+
+
+EXIT_CODES: Sequence[tuple[tuple[type[SiloError], ...], ExitCode]] = (
+    ((InvalidSettings, InvalidIdentity, InvalidGrain), ExitCode.USAGE),
+    ((HandshakeRefused, PermissionRefused, EndpointInUse, MigrationRefused), ExitCode.REFUSED),
+    ((CallTimeout, CallExpired), ExitCode.TIMED_OUT),
+    ((NoGateway, DirectoryUnavailable, MembershipUnavailable, SiloUnavailable), ExitCode.UNREACHABLE),
+)
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Grains on the move."
+)
+
+
+class TokenRole(enum.StrEnum):
+    """The roles that a token can be made for; the cluster token itself is a silo's."""
+
+    CLIENT = "client"
+    ADMIN = "admin"
+
+
+Modules = Annotated[list[str], typer.Argument(metavar="MODULE...", help="Modules with @grain classes, as in `import`.")]
+ClusterOption = Annotated[str | None, typer.Option("--cluster", help="The name of the cluster.")]
+RedisOption = Annotated[str | None, typer.Option("--redis", help="The URL of the cluster's Redis or Valkey.")]
+GatewayOption = Annotated[
+    list[str] | None, typer.Option("--gateway", help="host:port of a silo, instead of --redis; may be repeated.")
+]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings (SILO_CONFIG).")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting by its name; `silo config` lists them."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds until the command gives up.")]
+LogLevelOption = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
+LogFormatOption = Annotated[str | None, typer.Option("--log-format", help="auto, json or console.")]
+LoopOption = Annotated[Loop | None, typer.Option("--loop", help="The event loop; uvloop where there is one.")]
+
+
+@app.command()
+def run(
+    modules: Modules,
+    cluster: ClusterOption = None,
+    redis: RedisOption = None,
+    listen: Annotated[str | None, typer.Option(help="host:port to listen on; port 0 takes a free one.")] = None,
+    advertise: Annotated[str | None, typer.Option(help="host:port where others find it.")] = None,
+    name: Annotated[str | None, typer.Option(help="The silo's name, the same after a restart.")] = None,
+    meta: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="For placement; may be repeated.")] = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help="Let anyone who reaches it call grains.")] = None,
+    otel: Annotated[bool | None, typer.Option("--otel", help="Traces and metrics, set by OTEL_… variables.")] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
+    loop: LoopOption = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> int:
+    """Run one silo until SIGTERM or Ctrl-C; it then moves its grains elsewhere and ends. A second one ends it now."""
+    flags = {
+        **_pairs(settings, "--set"),
+        "cluster": cluster,
+        "redis": redis,
+        "listen": listen,
+        "advertise": advertise,
+        "name": name,
+        "meta": _pairs(meta, "--meta") or None,
+        "insecure": insecure,
+        "telemetry.otel": otel,
+        "telemetry.log_level": log_level,
+        "telemetry.log_format": log_format,
+    }
+    effective = load(flags, file=config).settings
+    if effective.redis is None:
+        raise InvalidSettings("no Redis is named: give --redis URL or set SILO_REDIS (for one machine, use `silo dev`)")
+    configure(effective.telemetry.log_level, effective.telemetry.log_format)
+    loaded = [import_application(module) for module in modules]
+    from silo.serving import serve
+
+    return run_on(loop, serve(loaded, effective, with_parent=with_parent))
+
+
+@app.command()
+def dev(
+    modules: Modules,
+    silos: Annotated[int, typer.Option(min=1, max=64, help="How many silo processes.")] = 3,
+    cluster: ClusterOption = None,
+    redis: Annotated[str | None, typer.Option("--redis", help="Use this Redis instead of one of its own.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when the module's `main(client)` has.")] = False,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    log_level: LogLevelOption = None,
+) -> int:
+    """Run a whole cluster on this machine. A module's `async def main(client)` is run once all silos are ready."""
+    # A name of its own, unless one is asked for: in a Redis that is kept, earlier clusters have left their rows.
+    name = cluster or f"dev-{secrets.token_hex(3)}"
+    flags = {**_pairs(settings, "--set"), "cluster": name, "redis": redis, "telemetry.log_level": log_level}
+    configuration = load(flags, file=config)
+    from silo.dev_cluster import DevCluster, run_dev_cluster, scenario_of
+
+    main_module = import_application(modules[0])
+    options = [f"--set={item}" for item in settings or ()]
+    options += [f"--config={config}"] if config is not None else []
+    options += [f"--log-level={configuration.settings.telemetry.log_level}"]
+    options += ["--log-format=console"] if sys.stderr.isatty() else []
+
+    async def develop() -> int:
+        async with _own_or_given(redis) as url:
+            plan = DevCluster(
+                modules=modules,
+                silos=silos,
+                settings=configuration.settings.model_copy(update={"redis": url}),
+                options=options,
+                scenario=scenario_of(main_module),
+                once=once,
+                console=terminal.out,
+            )
+            return await run_dev_cluster(plan)
+
+    return run_on(Loop.ASYNCIO, develop())
+
+
+@app.command()
+def migrate(
+    grains: Annotated[list[str], typer.Argument(metavar="GRAIN...", help="Grains as kind/key.")],
+    to: Annotated[
+        str | None, typer.Option("--to", help="A silo's name or address; without it placement decides.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Goes into logs and traces.")] = "admin",
+    force: Annotated[bool, typer.Option("--force", help="Also a grain whose kind says migratable=False.")] = False,
+    cluster: ClusterOption = None,
+    redis: RedisOption = None,
+    gateway: GatewayOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 60.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Move living grains to another silo while they are being called."""
+    identities = [GrainId.parse(text) for text in grains]
+
+    async def move(client: Client) -> list[MigrationOutcome]:
+        return [await client.migrate(each, to=to, reason=reason, force=force) for each in identities]
+
+    outcomes = _with_client(move, _client_settings(cluster, redis, config), gateway, timeout)
+    for outcome in outcomes:
+        terminal.say(terminal.as_json(outcome) if as_json else str(outcome))
+    return _verdict(outcomes)
+
+
+@app.command()
+def status(
+    cluster: ClusterOption = None,
+    redis: RedisOption = None,
+    gateway: GatewayOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 5.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Show the members of a cluster and what they host."""
+
+    async def ask(client: Client) -> object:
+        return await client.management.status()
+
+    found = _with_client(ask, _client_settings(cluster, redis, config), gateway, timeout)
+    if as_json:
+        terminal.say(terminal.as_json(found))
+    else:
+        terminal.show(found)
+    return ExitCode.DONE
+
+
+@app.command("config")
+def show_config(config: ConfigOption = None, settings: SetOption = None, as_json: JsonOption = False) -> int:
+    """Show every setting, its value here, and where that comes from."""
+    configuration = load(_pairs(settings, "--set"), file=config)
+    if as_json:
+        shown = {each.name: {"value": each.value, "source": each.source} for each in configuration.effective()}
+        terminal.say(terminal.as_json(shown))
+    else:
+        rows = [{"setting": each.name, "value": each.value, "from": each.source} for each in configuration.effective()]
+        terminal.show_rows(rows)
+    return ExitCode.DONE
+
+
+@app.command()
+def token(
+    role: Annotated[TokenRole, typer.Option(help="What its bearer may be.")] = TokenRole.CLIENT,
+    config: ConfigOption = None,
+) -> int:
+    """Derive a token for clients or admins from the cluster token; its bearer cannot pass for a silo."""
+    held = load(file=config).settings.cluster_token
+    if held is None:
+        raise InvalidSettings("there is no cluster token to derive from: set SILO_CLUSTER_TOKEN")
+    from silo.messaging.greeting import Credentials
+    from silo.messaging.permissions import Role
+
+    terminal.say(Credentials(held.get_secret_value()).derive(Role(role.value)))
+    return ExitCode.DONE
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The console script: run the command and end the process with its exit code."""
+    sys.exit(invoke(arguments))
+
+
+def invoke(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; every error that a user can do something about is one line on standard error."""
+    try:
+        code: object = app(args=arguments, prog_name="silo", standalone_mode=False)
+    except TyperException as error:
+        terminal.complain(error.format_message())
+        return ExitCode.USAGE
+    except (Abort, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    except SiloError as error:
+        terminal.complain(str(error))
+        return exit_code(error)
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+def exit_code(error: SiloError) -> ExitCode:
+    """What a script learns of an error."""
+    return next((code for kinds, code in EXIT_CODES if isinstance(error, kinds)), ExitCode.NOT_MET)
+
+
+def _pairs(items: Sequence[str] | None, flag: str) -> dict[str, Any]:
+    pairs: dict[str, Any] = {}
+    for item in items or ():
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise InvalidSettings(f"{flag} takes name=value, not {item!r}")
+        pairs[key] = value
+    return pairs
+
+
+@asynccontextmanager
+async def _own_or_given(redis: str | None) -> AsyncGenerator[str]:
+    if redis is not None:
+        yield redis
+        return
+    from silo.embedded import EmbeddedServer
+
+    async with EmbeddedServer() as server:
+        yield server.url
+
+
+def _client_settings(cluster: str | None, redis: str | None, config: Path | None) -> Configuration:
+    return load({"cluster": cluster, "redis": redis}, file=config)
+
+
+def _with_client(
+    work: Callable[[Client], Awaitable[Result]],
+    configuration: Configuration,
+    gateways: Sequence[str] | None,
+    timeout_s: float,
+) -> Result:
+    """What the work returns, done with a client of the cluster, as an admin."""
+    settings = configuration.settings
+    if settings.redis is None and not gateways:
+        raise InvalidSettings(
+            "which cluster? Give --redis URL (SILO_REDIS), or --gateway HOST:PORT of one of its silos"
+        )
+    configure("warning", settings.telemetry.log_format)
+    from silo.client import Client
+
+    held = settings.cluster_token
+
+    async def do() -> Result:
+        async with asyncio.timeout(timeout_s):
+            async with Client.connect(
+                None if gateways else settings.redis,
+                cluster=settings.cluster,
+                gateways=list(gateways or ()),
+                token=held.get_secret_value() if held is not None else None,
+            ) as client:
+                return await work(client)
+
+    try:
+        return asyncio.run(do())
+    except TimeoutError as error:
+        if isinstance(error, SiloError):
+            raise
+        raise CallTimeout(f"cluster {settings.cluster} did not answer within {timeout_s:g} s") from None
+
+
+def _verdict(outcomes: Sequence[MigrationOutcome]) -> ExitCode:
+    from silo.migration.outcome import MoveStatus
+
+    moved = sum(outcome.moved for outcome in outcomes)
+    if moved == len(outcomes):
+        return ExitCode.DONE
+    if moved:
+        return ExitCode.PARTLY_DONE
+    refused = all(outcome.status is MoveStatus.REFUSED for outcome in outcomes)
+    return ExitCode.REFUSED if refused else ExitCode.NOT_MET

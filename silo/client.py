@@ -1,0 +1,467 @@
+"""The client: calls grains from outside of the cluster, through whichever silos are its gateways."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from silo.caller import Caller, CallIds
+from silo.directory.addresses import CLUSTER_PATTERN, SiloAddress
+from silo.directory.errors import Closed, HandshakeRefused, InvalidSettings, NoGateway, NotExecuted, SiloError
+from silo.directory.membership import View
+from silo.gateways import GatewaySource, ListedGateways, RedisGateways
+from silo.kinds import GrainKind, KindRegistry, collect_kinds, kind_of
+from silo.logs import get_logger
+from silo.messaging.greeting import Credentials, Identity
+from silo.messaging.limits import LinkLimits
+from silo.messaging.link import Link
+from silo.messaging.links import Links
+from silo.messaging.permissions import Role
+from silo.messaging.transport import Transport
+from silo.migration.outcome import MigrationOutcome, MoveReason
+from silo.moving import MIGRATE, MoveOrder
+from silo.reference import Reference, grain_id, reference_binder
+from silo.routing.book import CallBook
+from silo.routing.call import Answer, Call
+from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
+from silo.serialization.serializer import Serializer
+from silo.surroundings import open_grpc
+from silo.tasks import Tasks
+from silo.wire.frames import Cancel, Frame, Gateways, GoAway, Outcome, Reply, Request
+
+if TYPE_CHECKING:
+    from silo.management import Management
+    from silo.telemetry import Telemetry
+
+log = get_logger(__name__)
+
+G = TypeVar("G")
+CALLS_MAX = 100_000
+"""Calls of one client that may be open at once."""
+LANE_CALLS_MAX = 10_000
+"""Calls of one client to one grain that may be held back to keep their order."""
+TRIES_MAX = 8
+"""How often a call that is known not to have run is sent again."""
+CLOSE_GRACE_S = 1.0
+"""How long closing waits for what is on its way."""
+MOVES_IN_FLIGHT_MAX = 200
+"""Moves that one `migrate_many` has under way at a time."""
+MOVE_TIMEOUT_S = 120.0
+"""How long a move may take, its grain's running calls included."""
+
+
+class Client:
+    """Calls grains, and moves them.
+
+    ```python
+    async with Client.connect("redis://localhost:6379", cluster="prod") as client:
+        lobby = client.grain(Room, "lobby")
+        await lobby.enter("ada")
+    ```
+    It may be started before any silo is: calls wait for a gateway within their own deadline. Make one with `connect`.
+    """
+
+    def __init__(
+        self,
+        source: GatewaySource,
+        *,
+        cluster: str,
+        credentials: Credentials | None,
+        role: Role,
+        name: str,
+        call_timeout_s: float,
+        registry: TypeRegistry,
+        transport: Transport,
+        rng: random.Random,
+        limits: LinkLimits,
+        telemetry: Telemetry | None,
+        as_admin: Callable[[], Client] | None,
+    ) -> None:
+        self.name = name
+        self.cluster = cluster
+        self._source = source
+        self._transport = transport
+        self._kinds = KindRegistry()
+        self._registry = registry
+        self._as_admin = as_admin
+        self._admin: Client | None = None
+        self._codec = Serializer(
+            registry,
+            reference_type=Reference,
+            bind_reference=lambda grain: self._bind(grain),
+            reference_id=grain_id,
+        )
+        self._links = Links(
+            transport,
+            Identity(name, role, cluster),
+            credentials,
+            self,
+            limits=limits,
+            rng=rng,
+            view_version=lambda: self._version,
+        )
+        self._book = CallBook(
+            self._codec, calls_max=CALLS_MAX, lane_calls_max=LANE_CALLS_MAX, large_bytes=limits.chunk_bytes
+        )
+        self._book.attach(self._route, self._recall)
+        self._caller = Caller(
+            name, self._book, CallIds(rng), call_timeout_s=call_timeout_s, right=None, telemetry=telemetry, move=self._move
+        )
+        self._bind = reference_binder(self._kinds, self._caller)
+        self._version = 0
+        self._gateways: list[SiloAddress] = []
+        self._going: set[SiloAddress] = set()
+        self._candidates: list[Link] = []
+        self._waiting: list[Call] = []
+        self._attached_waiters: list[asyncio.Future[None]] = []
+        self._trouble = ""
+        self._tasks = Tasks(f"client {name}")
+        self._caller.closed = "this client was not opened: use `async with Client.connect(...) as client`"
+
+    @classmethod
+    def connect(
+        cls,
+        redis: str | None = None,
+        *,
+        cluster: str = "default",
+        gateways: Sequence[str] = (),
+        token: str | None = None,
+        role: str = Role.CLIENT,
+        name: str | None = None,
+        call_timeout_s: float = 30.0,
+        registry: TypeRegistry = DEFAULT_REGISTRY,
+        transport: Transport | None = None,
+        source: GatewaySource | None = None,
+        rng: random.Random | None = None,
+        limits: LinkLimits | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> Client:
+        """A client of the cluster, to be used with `async with`.
+
+        Args:
+            redis: the URL where the cluster's members are listed; only read.
+            gateways: instead of it, endpoints (`host:port`) of one or more silos; they tell of the others.
+            token: the cluster token, or one made for this role.
+            role: `client` calls grains; `admin` may do what `silo.management` offers, too.
+            name: who this is in logs; unlike any other client's.
+            call_timeout_s: the deadline of calls that state none.
+
+        Raises:
+            InvalidSettings: neither or both of `redis` and `gateways`, or a cluster name that is none.
+        """
+        if not CLUSTER_PATTERN.fullmatch(cluster):
+            raise InvalidSettings(f"{cluster!r} is not a cluster name: lower-case letters, digits and hyphens only")
+        if source is None:
+            if (redis is None) == (not gateways):
+                raise InvalidSettings("a client is told either the Redis URL of the cluster, or gateways=[host:port, …]")
+            source = RedisGateways(redis, cluster) if redis is not None else ListedGateways(gateways)
+        random_source = rng or random.SystemRandom()
+        unique = uuid.UUID(int=random_source.getrandbits(128), version=4).hex[:12]
+        own_name = f"{name or 'client'}-{unique}"
+
+        def make(as_role: Role, its_name: str, as_admin: Callable[[], Client] | None) -> Client:
+            return cls(
+                source,
+                cluster=cluster,
+                credentials=Credentials(token) if token is not None else None,
+                role=as_role,
+                name=its_name,
+                call_timeout_s=call_timeout_s,
+                registry=registry,
+                transport=transport or open_grpc(),
+                rng=random_source,
+                limits=limits or LinkLimits(),
+                telemetry=telemetry,
+                as_admin=as_admin,
+            )
+
+        if Role(role) is Role.ADMIN:
+            return make(Role.ADMIN, own_name, None)
+        return make(Role(role), own_name, lambda: make(Role.ADMIN, f"{own_name}-admin", None))
+
+    async def __aenter__(self) -> Client:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Begin to look for gateways; does not wait for one."""
+        self._caller.closed = ""
+        self._tasks.spawn(self._source.follow(self), "follow the gateways")
+
+    async def close(self) -> None:
+        """Let go of the cluster. Calls that are still out fail, saying so."""
+        if self._caller.closed:
+            return
+        self._caller.closed = "this client is closed"
+        if self._admin is not None:
+            await self._admin.close()
+        await self._tasks.close()
+        self._book.fail_all(Closed("the client was closed before the call was answered"))
+        await self._links.close(CLOSE_GRACE_S)
+        await self._source.close()
+        await self._transport.close()
+
+    # ------------------------------------------------------------------------------------------------------------ grains
+
+    def register(self, *kinds: type | ModuleType) -> None:
+        """Make grain kinds known, so that references to them in results have their methods. `grain` does so for its own."""
+        for each in kinds:
+            for kind in collect_kinds(each) if isinstance(each, ModuleType) else [kind_of(each)]:
+                self._know(kind)
+
+    def grain(self, kind: type[G], key: str) -> G:
+        """A reference to a grain, typed as its class; activates nothing. Raises InvalidIdentity or InvalidGrain."""
+        self._know(kind_of(kind))
+        return self._caller.reference(kind, key)
+
+    def _know(self, kind: GrainKind) -> None:
+        if self._kinds.get(kind.name) is not kind:
+            self._kinds.add(kind)
+            self._registry.register_annotations(kind.cls)
+
+    async def migrate(
+        self,
+        grain: Any,
+        *,
+        to: str | SiloAddress | None = None,
+        reason: str = MoveReason.ADMIN,
+        force: bool = False,
+    ) -> MigrationOutcome:
+        """Move a live grain to another silo; its calls go on meanwhile. Activates nothing.
+
+        Args:
+            grain: a reference or a GrainId.
+            to: the name or address of a silo; without one, placement decides.
+            force: move the grain even if its kind says `migratable=False`.
+
+        Returns:
+            What became of it: moved, or refused, aborted, not active, and why.
+
+        Raises:
+            NotExecuted, OutcomeUnknown: the order could not be given, or its outcome could not be heard.
+            PermissionRefused: the token does not allow the role `admin`.
+        """
+        return await self._move(grain_id(grain), to, reason, force)
+
+    async def migrate_many(
+        self,
+        grains: Iterable[Any],
+        *,
+        to: str | SiloAddress | None = None,
+        reason: str = MoveReason.ADMIN,
+        force: bool = False,
+    ) -> list[MigrationOutcome]:
+        """Move many grains, each alone, with an outcome each, in their order; see `migrate`."""
+        slots = asyncio.Semaphore(MOVES_IN_FLIGHT_MAX)
+
+        async def move(grain: Any) -> MigrationOutcome:
+            async with slots:
+                return await self.migrate(grain, to=to, reason=reason, force=force)
+
+        return list(await asyncio.gather(*(move(grain) for grain in grains)))
+
+    async def _move(self, grain: Any, to: str | SiloAddress | None, reason: str, force: bool) -> MigrationOutcome:
+        admin = await self._admin_client()
+        order = msgspec.msgpack.encode(MoveOrder("" if to is None else str(to), reason, force))
+        answer = await admin._caller.control(grain, MIGRATE, order, MOVE_TIMEOUT_S)
+        return msgspec.msgpack.decode(answer, type=MigrationOutcome)
+
+    async def _admin_client(self) -> Client:
+        """This client in the role of an administrator, which is proved apart and only where it is needed."""
+        if self._as_admin is None:
+            return self
+        if self._caller.closed:
+            raise Closed(self._caller.closed)
+        if self._admin is None:
+            self._admin = self._as_admin()
+            await self._admin.open()
+        return self._admin
+
+    @property
+    def management(self) -> Management:
+        """What an operator asks of the cluster."""
+        from silo.management import Management
+
+        return Management(self)
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The gateways known now."""
+        return tuple(silo.endpoint for silo in self._gateways)
+
+    async def reachable(self) -> None:
+        """Wait until a gateway carries this client's link."""
+        while not any(link.attached for link in self._candidates):
+            future = asyncio.get_running_loop().create_future()
+            self._attached_waiters.append(future)
+            await future
+
+    # ---------------------------------------------------------------------------------------------------------- gateways
+
+    def on_view(self, view: View) -> None:
+        """The source read the members."""
+        dead = [row.silo for row in view.table.rows if not view.is_alive(row.silo)]
+        self._version = 0  # the table itself: it counts, even where it was begun anew
+        self._on_gateways(view.version, [row.silo for row in view.gateways()], dead)
+        if not self._gateways:
+            self.on_trouble(f"no silo of cluster {self.cluster!r} is active")
+
+    async def on_endpoint(self, endpoint: str) -> bool:
+        """The source knows an endpoint only: find out who is there. True if somebody is."""
+        try:
+            link = await self._links.dial_gateway(endpoint)
+        except HandshakeRefused as error:
+            self.on_trouble(f"{endpoint} refused this client: {error}")
+            return False
+        except ConnectionError as error:
+            self.on_trouble(f"{endpoint} does not answer: {error}")
+            return False
+        if link.peer.silo is not None and link.peer.silo not in self._gateways:
+            self._gateways.append(link.peer.silo)
+            self._choose_candidates()
+        return True
+
+    def on_trouble(self, what: str) -> None:
+        """What stands between this client and the cluster, for the errors of calls that wait."""
+        log.debug("client.trouble", client=self.name, what=what)
+        self._trouble = what
+        for call in self._waiting:
+            call.obstacle = self._no_gateway()
+
+    def _no_gateway(self) -> NoGateway:
+        why = f": {self._trouble}" if self._trouble else ""
+        return NoGateway(f"no silo of cluster {self.cluster!r} could be reached{why}")
+
+    def _on_gateways(self, version: int, silos: Iterable[SiloAddress], dead: Iterable[SiloAddress]) -> None:
+        if version < self._version:
+            return
+        self._version = version
+        self._gateways = sorted(silos)
+        for silo in dead:
+            self._links.end(silo, "it was declared dead")
+        self._going &= set(self._gateways)
+        self._choose_candidates()
+
+    def _choose_candidates(self) -> None:
+        """Which links new calls may take: those that are up, else those that may come up."""
+        links = [self._links.to(silo) for silo in self._gateways if silo not in self._going]
+        links = [link for link in links if link.ending is None]
+        self._candidates = [link for link in links if link.attached] or links
+        if self._candidates:
+            waiting, self._waiting = self._waiting, []
+            for call in waiting:
+                if not call.answered:
+                    self._route(call)
+
+    # ------------------------------------------------------------------------------------------------------------- calls
+
+    def _route(self, call: Call) -> None:
+        candidates = self._candidates
+        if not candidates:
+            call.obstacle = self._no_gateway()
+            self._waiting.append(call)
+            return
+        link = candidates[zlib.crc32(call.grain.key.encode()) % len(candidates)] if len(candidates) > 1 else candidates[0]
+        try:
+            if not self._book.lanes.enter(call, link.peer.name, tracked=True):
+                call.payload(self._codec)
+                return
+            call.target = link.peer.name
+            request = call.as_request(self._codec, reply_to=None, flags=call.flags)
+            large = len(request.payload) >= self._book.large_bytes
+            link.send(
+                request,
+                deadline=call.deadline,
+                on_written=self._book.lanes.block(call) if large else None,
+                force=call.tries > 0,
+            )
+        except SiloError as error:
+            call.target = None
+            call.on_answer(call, Answer.failed(error))
+
+    def _recall(self, call: Call) -> bool:
+        if call.target is None:
+            self._book.lanes.drop(call)
+            if call in self._waiting:
+                self._waiting.remove(call)
+            return True
+        link = self._links.get(call.target)
+        if link is None:
+            return False
+        if link.withdraw(call.id):
+            return True
+        link.send(Cancel(call.id, call.grain))
+        return False
+
+    def _again(self, call: Call, why: NotExecuted) -> None:
+        call.tries += 1
+        if call.tries > TRIES_MAX:
+            call.on_answer(call, Answer.failed(why))
+            return
+        call.target = None
+        self._book.lanes.again(call)
+
+    # ------------------------------------------------------------------------------------------------------------- links
+
+    def on_frame(self, link: Link, frame: Frame) -> None:
+        match frame:
+            case Reply():
+                self._on_reply(frame)
+            case Gateways(version=version, silos=silos, dead=dead):
+                self._on_gateways(version, silos, dead)
+            case GoAway():
+                if link.peer.silo is not None:
+                    self._going.add(link.peer.silo)
+                    self._choose_candidates()
+            case _:
+                log.warning("client.frame_ignored", frame=type(frame).__name__, silo=link.peer.name)
+
+    def _on_reply(self, reply: Reply) -> None:
+        call = self._book.get(reply.id)
+        if call is None:
+            return  # late: it was cancelled, or its deadline passed
+        if reply.outcome == Outcome.MOVED:
+            self._again(call, NotExecuted(f"{call.grain}: no gateway would take the call"))
+            return
+        call.on_answer(call, Answer(Outcome(reply.outcome), payload=reply.payload, codec=reply.codec))
+
+    def on_attached(self, link: Link) -> None:
+        self._trouble = ""
+        self._choose_candidates()
+        waiters, self._attached_waiters = self._attached_waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
+
+    def on_detached(self, link: Link) -> None:
+        """What it has not written yet goes another way; what it has may have arrived."""
+        self._choose_candidates()
+        for call in self._book.sent_to(link.peer.name):
+            if link.withdraw(call.id):
+                self._again(call, self._no_gateway())
+
+    def on_lost(self, link: Link, unsent: list[Frame], unknown: list[Frame], because: str) -> None:
+        self.on_trouble(f"{link.peer.name}: {because}")
+        self._candidates = [each for each in self._candidates if each is not link]
+        retry = [call for frame in unsent if isinstance(frame, Request) and (call := self._book.get(frame.id)) is not None]
+        not_sent = {call.id for call in retry}
+        for call in self._book.sent_to(link.peer.name):
+            if call.id not in not_sent:
+                self._book.unknown(call, link.peer.name, because)
+        for call in retry:
+            self._again(call, NotExecuted(f"{link.peer.name} could not be reached: {because}"))
+        if self._caller.closed == "":
+            asyncio.get_running_loop().call_soon(self._choose_candidates)
+
+    def on_peer_view(self, link: Link, version: int) -> None:
+        """Gateways tell of newer views by themselves."""

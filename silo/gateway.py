@@ -1,0 +1,103 @@
+"""The gateway: how clients enter the cluster through this silo."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from silo.caller import CallIds
+from silo.directory.errors import Overloaded
+from silo.directory.membership import SiloStatus, View
+from silo.messaging.permissions import Role
+from silo.routing.book import CallBook
+from silo.routing.call import Answer, Call, ValueCodec
+from silo.wire.frames import Cancel, Gateways, GoAway, Request
+
+if TYPE_CHECKING:
+    from silo.messaging.link import Link
+    from silo.messaging.links import Links
+
+
+class Gateway:
+    """Makes the calls of clients its own silo's calls, and hands the answers back."""
+
+    def __init__(self, book: CallBook, ids: CallIds, links: Links, codec: ValueCodec) -> None:
+        self._book = book
+        self._ids = ids
+        self._links = links
+        self._codec = codec
+        self._view: View | None = None
+        self._open: dict[tuple[str, int], Call] = {}
+
+    @property
+    def clients(self) -> list[Link]:
+        return [link for link in self._links.all() if link.peer.role is not Role.SILO]
+
+    @property
+    def open_count(self) -> int:
+        """How many calls of clients are not answered yet."""
+        return len(self._open)
+
+    def on_attached(self, link: Link) -> None:
+        """A client is there (again): tell it where the gateways are."""
+        if self._view is not None:
+            link.send(gateways_of(self._view))
+
+    def on_request(self, link: Link, request: Request) -> None:
+        call = Call(
+            self._ids(),
+            request.grain,
+            request.method,
+            caller=link.peer.name,
+            deadline=None if request.left_s is None else asyncio.get_running_loop().time() + request.left_s,
+            on_answer=self._answered,
+            payload=request.payload,
+            codec=request.codec,
+            flags=request.flags,
+            trace=request.trace,
+            hint=request.hint,
+        )
+        call.sink = (link, request.id)
+        self._open[(link.peer.name, request.id)] = call
+        try:
+            self._book.place(call)
+        except Overloaded as error:
+            self._open.pop((link.peer.name, request.id), None)
+            link.send(Answer.failed(error).as_reply(request.id, self._codec))
+
+    def _answered(self, call: Call, answer: Answer) -> None:
+        sink = call.sink
+        if isinstance(sink, tuple):
+            link, call_id = sink
+            self._open.pop((link.peer.name, call_id), None)
+        self._book.answered(call, answer)
+
+    def on_cancel(self, link: Link, cancel: Cancel) -> None:
+        call = self._open.pop((link.peer.name, cancel.id), None)
+        if call is not None:
+            self._book.cancel(call)
+
+    def on_lost(self, link: Link) -> None:
+        """The client is gone: nobody waits for its calls."""
+        for call in self._book.of_link(link):
+            self._open.pop((link.peer.name, call.sink[1]), None) if isinstance(call.sink, tuple) else None
+            self._book.cancel(call)
+
+    def on_view(self, view: View) -> None:
+        self._view = view
+        frame = gateways_of(view)
+        for link in self.clients:
+            link.send(frame)
+
+    def go_away(self) -> None:
+        """Ask clients to send their next calls elsewhere; what they have sent is still answered."""
+        for link in self.clients:
+            link.send(GoAway())
+
+
+def gateways_of(view: View) -> Gateways:
+    return Gateways(
+        view.version,
+        tuple(row.silo for row in view.gateways()),
+        tuple(row.silo for row in view.table.rows if row.status is SiloStatus.DEAD),
+    )

@@ -1,0 +1,81 @@
+"""Where a client learns which silos to knock at: from the membership in Redis, or from a list of endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from silo.directory.errors import MembershipUnavailable
+from silo.directory.members_reader import MembersReader
+from silo.directory.membership import View
+from silo.directory.redis_connection import RedisClient, open_redis
+
+KNOCK_PAUSE_S = 0.5
+"""The pause between two rounds over endpoints of which none answered."""
+KNOCK_EVERY_S = 5.0
+"""The pause between two rounds over endpoints of which one did."""
+
+
+class GatewayFollower(Protocol):
+    """Who wants to know: the client."""
+
+    def on_view(self, view: View) -> None: ...
+
+    async def on_endpoint(self, endpoint: str) -> bool: ...
+
+    def on_trouble(self, what: str) -> None: ...
+
+
+class GatewaySource(Protocol):
+    """Finds gateways, for as long as it is followed."""
+
+    async def follow(self, follower: GatewayFollower) -> None:
+        """Report what is found until cancelled."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class RedisGateways:
+    """Reads the members from the cluster's Redis."""
+
+    def __init__(self, url: str, cluster: str) -> None:
+        self._url = url
+        self._cluster = cluster
+        self._redis: RedisClient | None = None
+
+    async def follow(self, follower: GatewayFollower) -> None:
+        redis = self._redis = open_redis(self._url)
+        reader = MembersReader(redis, self._cluster)
+        reader.subscribe(follower.on_view)
+        while not reader.view.version:
+            try:
+                view = await reader.read()
+            except MembershipUnavailable as error:
+                follower.on_trouble(str(error))
+            else:
+                if view.version:
+                    break
+                follower.on_trouble(f"Redis lists no silo of cluster {self._cluster!r}")
+            await asyncio.sleep(KNOCK_PAUSE_S)
+        await reader.follow()
+
+    async def close(self) -> None:
+        if self._redis is not None:
+            await self._redis.aclose()
+
+
+class ListedGateways:
+    """Knocks at the endpoints that it was given; whoever answers tells of the other gateways."""
+
+    def __init__(self, endpoints: Sequence[str]) -> None:
+        self._endpoints = tuple(endpoints)
+
+    async def follow(self, follower: GatewayFollower) -> None:
+        while True:
+            found = [await follower.on_endpoint(endpoint) for endpoint in self._endpoints]
+            await asyncio.sleep(KNOCK_EVERY_S if any(found) else KNOCK_PAUSE_S)
+
+    async def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,178 @@
+"""How applications write grains: `@grain`, `Grain`, the method decorators, and `current_grain()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar, Unpack, overload
+
+from silo.class_checks import MARKS, MethodMarks, require_coroutine_function
+from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.errors import InvalidGrain
+from silo.grain_context import GrainContext, MoveRequest, OutsideGrain, current_activation
+from silo.kinds import KIND, GrainOptions, make_kind
+from silo.migration.outcome import MoveReason
+from silo.migration.participants import Participant
+from silo.reference import require_seconds
+from silo.soft_state import soft_state
+
+__all__ = ["Grain", "always_interleave", "current_grain", "grain", "one_way", "read_only", "soft_state", "timeout"]
+
+T = TypeVar("T")
+ClassT = TypeVar("ClassT", bound=type)
+MethodT = TypeVar("MethodT", bound=Callable[..., Coroutine[Any, Any, Any]])
+SilentMethodT = TypeVar("SilentMethodT", bound=Callable[..., Coroutine[Any, Any, None]])
+
+
+class Grain:
+    """The base of grain classes: what a grain may ask of the runtime. All of it is there from `__init__` on.
+
+    Lifecycle hooks are methods that a subclass may have; `silo.class_checks.Hooks` lists their forms. Public methods of
+    a grain are async; what begins with an underscore is its own affair.
+    """
+
+    __silo_base__: ClassVar[bool] = True
+    _silo_context: GrainContext | None = None
+
+    @property
+    def id(self) -> GrainId:
+        """The grain's identity: its kind and its key."""
+        return _context(self).id
+
+    @property
+    def key(self) -> str:
+        """The grain's key."""
+        return _context(self).id.key
+
+    @property
+    def silo(self) -> str:
+        """The name of the silo that hosts the grain now. For logs: the grain may be elsewhere a moment later."""
+        return _context(self).silo_name
+
+    def grain(self, kind: type[T], key: str) -> T:
+        """A reference to the grain of that class and key. Activates nothing."""
+        return _context(self).reference(kind, key)
+
+    def migrate(
+        self, *, to: str | SiloAddress | None = None, reason: str = MoveReason.SELF, force: bool = False
+    ) -> MoveRequest:
+        """Move this grain to another silo once the current turn has ended.
+
+        Returns at once. The result may be awaited for the outcome, though not in a turn of this grain: it would wait
+        for itself.
+
+        Args:
+            to: the name or address of a silo; without one, placement decides.
+            force: move the grain even if its kind says `migratable=False`.
+        """
+        return _context(self).request_move(to, reason, force)
+
+    def deactivate(self) -> None:
+        """End this activation once the current turn has ended; the next call makes a new one, anywhere."""
+        _context(self).request_deactivation()
+
+    def add_participant(self, participant: Participant) -> None:
+        """Let an object hand over soft state when this grain moves. To be done in `__init__`; raises InvalidGrain."""
+        _context(self).add_participant(participant)
+
+    def remove_participant(self, participant: Participant) -> None:
+        """No longer let it take part."""
+        _context(self).remove_participant(participant)
+
+
+def current_grain() -> Grain:
+    """The grain whose turn, hook or constructor runs here, with all that `Grain` gives.
+
+    For grain classes without that base, and for libraries.
+
+    Raises:
+        OutsideGrain: no grain runs in this task.
+    """
+    context = current_activation.get()
+    if context is None:
+        raise OutsideGrain("current_grain() was called where no grain runs")
+    return bound(Grain(), context)
+
+
+def bound(instance: T, context: GrainContext) -> T:
+    """The instance, given its way to the runtime, if it is of a class that asks for one."""
+    if isinstance(instance, Grain):
+        instance._silo_context = context  # pyright: ignore[reportPrivateUsage] - this module's own class
+    return instance
+
+
+@overload
+def grain(cls: ClassT, /) -> ClassT: ...
+@overload
+def grain(**options: Unpack[GrainOptions]) -> Callable[[ClassT], ClassT]: ...
+def grain(cls: type | None = None, /, **options: Any) -> Any:
+    """Make a class a grain kind: `@grain`, or `@grain(option=…)`.
+
+    Args:
+        kind: the kind's name in identities; the class name if left out.
+        placement: the name of a placement policy, or a policy object.
+        reentrant: True to admit calls while others wait; `"call_chain"` only for calls that its own turn led to.
+        migratable: False if automatic movers shall leave the kind alone; an explicit move then needs `force`.
+        collect_after: seconds or timedelta without calls after which an activation ends; `math.inf` for never.
+        version: the kind's version, from 1 on.
+        on_busy: when a move finds running calls: `"wait"` for them; let the grain `"stay"` if any is left after
+            `on_migrating`; or `"interrupt"` (cancel) them.
+        queue_calls_max: calls that may wait at one grain; more are refused with `Overloaded`.
+        drain_timeout: seconds or timedelta that a move waits for running calls.
+        on_participant_error: `"abort"` a move if a part of the soft state cannot be handed over, or `"skip"` that part.
+
+    Raises:
+        InvalidGrain: the class or an option is not as it must be.
+    """
+
+    def declare(cls: type) -> type:
+        if not isinstance(cls, type):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidGrain(f"@grain goes on a class, not on {cls!r}; its options are given by name")
+        setattr(cls, KIND, make_kind(cls, options))
+        return cls
+
+    return declare if cls is None else declare(cls)
+
+
+def read_only(method: MethodT) -> MethodT:
+    """This method changes nothing: calls of such methods may run at the same time."""
+    return _marked(method, "read_only", read_only=True)
+
+
+def always_interleave(method: MethodT) -> MethodT:
+    """This method may start at any time, whatever else runs in the grain."""
+    return _marked(method, "always_interleave", always_interleave=True)
+
+
+def one_way(method: SilentMethodT) -> SilentMethodT:
+    """Callers of this method wait until it is sent, not until it has run, and never learn how it ended."""
+    return _marked(method, "one_way", one_way=True)
+
+
+def timeout(seconds: float | None) -> Callable[[MethodT], MethodT]:
+    """The deadline of calls of this method, in seconds; None for none: the call lives as long as the callee's silo.
+
+    Raises:
+        InvalidGrain: the seconds are not a finite number above 0.
+    """
+    if seconds is not None:
+        try:
+            require_seconds(seconds, "@timeout")
+        except (TypeError, ValueError) as error:
+            raise InvalidGrain(f"@timeout({seconds!r}): {error}") from None
+    return lambda method: _marked(method, "timeout", timeout_s=seconds)
+
+
+def _marked(method: MethodT, decorator: str, **marks: Any) -> MethodT:
+    require_coroutine_function(method, f"what @{decorator} is written on, {getattr(method, '__qualname__', method)!s},")
+    setattr(method, MARKS, replace(getattr(method, MARKS, MethodMarks()), **marks))
+    return method
+
+
+def _context(instance: Grain) -> GrainContext:
+    context = instance._silo_context  # pyright: ignore[reportPrivateUsage] - this module's own class
+    if context is None:
+        raise OutsideGrain(
+            f"this {type(instance).__name__} was made by hand; only a grain that a silo made can reach the runtime"
+        )
+    return context

@@ -1,0 +1,71 @@
+"""What an activation offers its grain: the one door through which grain code reaches the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
+
+from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.errors import SiloError
+from silo.migration.outcome import MigrationOutcome
+from silo.migration.participants import Participant
+
+T = TypeVar("T")
+
+
+class OutsideGrain(SiloError, RuntimeError):
+    """Something that only a grain in a silo can do was tried elsewhere."""
+
+
+class MoveRequest(Protocol):
+    """A move that was asked for. It happens whether or not anybody awaits it.
+
+    Awaiting it gives the outcome. A turn that awaits the move of its own grain would wait for itself; that is refused
+    at once.
+    """
+
+    def __await__(self) -> Generator[Any, None, MigrationOutcome]: ...
+
+
+class GrainContext(Protocol):
+    """The runtime's side of one activation, as its grain sees it."""
+
+    @property
+    def id(self) -> GrainId:
+        """Which grain this is."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the entry that this activation holds."""
+        ...
+
+    @property
+    def silo_name(self) -> str:
+        """The name of the silo that hosts it."""
+        ...
+
+    def reference(self, kind: type[T], key: str) -> T:
+        """A reference to another grain, whose calls come from this one."""
+        ...
+
+    def request_move(self, to: str | SiloAddress | None, reason: str, force: bool) -> MoveRequest:
+        """Move this activation once its current turn has ended; placement decides where `to` is None."""
+        ...
+
+    def request_deactivation(self) -> None:
+        """End this activation once its current turn has ended."""
+        ...
+
+    def add_participant(self, participant: Participant) -> None:
+        """Let the object take part in moves; raises InvalidGrain."""
+        ...
+
+    def remove_participant(self, participant: Participant) -> None:
+        """No longer let it take part."""
+        ...
+
+
+current_activation: ContextVar[GrainContext | None] = ContextVar("current_activation", default=None)
+"""The activation whose turn, hook or constructor runs in this task; None outside of grains."""

@@ -1,0 +1,223 @@
+"""The host: builds a silo from its parts, keeps it in the cluster, and ends it in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from silo.caller import CallIds
+from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.errors import InvalidSettings, SiloError
+from silo.directory.membership import View
+from silo.kinds import GrainKind, KindRegistry, collect_kinds, kind_of
+from silo.logs import get_logger
+from silo.migration.outcome import MigrationOutcome, MoveReason
+from silo.reference import grain_id
+from silo.runtime import Runtime
+from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
+from silo.settings import SiloSettings, split_endpoint
+from silo.surroundings import Surroundings, real_surroundings
+
+if TYPE_CHECKING:
+    from silo.telemetry import Telemetry
+
+log = get_logger(__name__)
+
+G = TypeVar("G")
+REJOIN_TRIES_MAX = 60
+"""How often a silo that was declared dead tries to come back before it gives up."""
+REJOIN_PAUSE_S = 1.0
+"""Between two such tries."""
+
+
+class Silo:
+    """A silo: hosts the activations of some grain kinds and serves clients.
+
+    ```python
+    async with Silo(Room, settings=SiloSettings(cluster="prod", redis="redis://localhost:6379")) as silo:
+        await silo.wait_stopped()
+    ```
+    A silo that the cluster has declared dead gives up everything and joins again as another incarnation.
+
+    Args:
+        kinds: grain classes, and modules that define some.
+        settings: all else; defaults where none are given.
+        surroundings: what it stands on; Redis and gRPC as the settings say where none are given.
+        registry: the classes that payloads may name, beside those that the grains' signatures mention.
+
+    Raises:
+        InvalidSettings: the settings contradict each other, or name no Redis.
+        InvalidGrain: no grain class is among `kinds`, or two have one name.
+    """
+
+    def __init__(
+        self,
+        *kinds: type | ModuleType,
+        settings: SiloSettings | None = None,
+        surroundings: Surroundings | None = None,
+        registry: TypeRegistry = DEFAULT_REGISTRY,
+    ) -> None:
+        self.settings = settings or SiloSettings()
+        self._surroundings = surroundings or real_surroundings(self.settings)
+        self._kinds = KindRegistry(_kinds_of(kinds))
+        self._registry = registry
+        for kind in self._kinds:
+            registry.register_annotations(kind.cls)
+        self._runtime: Runtime | None = None
+        self._listen = self.settings.listen
+        self._stopped: asyncio.Event = asyncio.Event()
+        self._life: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._telemetry: Telemetry | None = None
+
+    async def __aenter__(self) -> Silo:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.drain_and_stop()
+
+    async def start(self) -> None:
+        """Bind, join the cluster, and serve.
+
+        Raises:
+            EndpointInUse: another process listens there; the cluster has not been touched.
+            MembershipUnavailable, DirectoryUnavailable: Redis cannot be asked.
+        """
+        if self._runtime is not None:
+            raise SiloError("this silo was started before; make another one")
+        self._telemetry = _telemetry(self.settings)
+        self._runtime = await self._begin()
+        self._life = asyncio.get_running_loop().create_task(self._live(), name="life of the silo")
+
+    async def _begin(self) -> Runtime:
+        runtime = Runtime(self.settings, self._surroundings, self._kinds, self._registry, self._telemetry)
+        await runtime.start(self._listen)
+        host, port = split_endpoint(self.settings.listen)
+        if port == 0:  # another incarnation of this silo is to be found where this one was
+            self._listen = f"{host}:{split_endpoint(runtime.bound)[1]}"
+        return runtime
+
+    async def _live(self) -> None:
+        """Serve until told to stop; after a verdict of death, come back as another incarnation."""
+        try:
+            while True:
+                runtime = self._running
+                await runtime.declared_dead()
+                log.error("silo.declared_dead", silo=str(runtime.me))
+                await runtime.abandon()
+                await self._rejoin()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._failure = error
+            log.exception("silo.failed")
+            self._stopped.set()
+
+    async def _rejoin(self) -> None:
+        for attempt in range(1, REJOIN_TRIES_MAX + 1):
+            try:
+                self._runtime = await self._begin()
+            except SiloError as error:
+                log.warning("silo.rejoin_failed", attempt=attempt, why=str(error))
+                if attempt == REJOIN_TRIES_MAX:
+                    raise
+                await asyncio.sleep(REJOIN_PAUSE_S)
+            else:
+                log.info("silo.rejoined", silo=str(self._running.me))
+                return
+
+    @property
+    def _running(self) -> Runtime:
+        if self._runtime is None:
+            raise SiloError("this silo was not started: use `async with Silo(...)` or `await silo.start()`")
+        return self._runtime
+
+    @property
+    def address(self) -> SiloAddress:
+        """Its identity: where it is advertised, and which start of it this is."""
+        return self._running.me
+
+    @property
+    def endpoint(self) -> str:
+        """Where others reach it, as host:port."""
+        return self._running.me.endpoint
+
+    @property
+    def name(self) -> str:
+        """What people call it; the same after a restart."""
+        return self._running.name
+
+    @property
+    def runtime(self) -> Runtime:
+        """The parts of the present incarnation, for tests and tools."""
+        return self._running
+
+    @property
+    def view(self) -> View:
+        """The cluster as this silo sees it."""
+        return self._running.membership.view
+
+    def grain(self, kind: type[G], key: str) -> G:
+        """A reference to a grain, typed as its class; activates nothing. Raises InvalidIdentity."""
+        return self._running.caller.reference(kind, key)
+
+    async def migrate(
+        self,
+        grain: Any,
+        *,
+        to: str | SiloAddress | None = None,
+        reason: str = MoveReason.ADMIN,
+        force: bool = False,
+    ) -> MigrationOutcome:
+        """Move a grain that is active somewhere; see `Client.migrate`."""
+        return await self._running.migrate(grain_id(grain), to, reason, force)
+
+    def activations(self) -> Sequence[GrainId]:
+        """The grains that are active here."""
+        return [activation.id for activation in self._running.catalog]
+
+    async def wait_stopped(self) -> None:
+        """Wait until the silo has ended; raises what ended it, where nobody asked it to."""
+        await self._stopped.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def drain_and_stop(self) -> None:
+        """Move every grain to another silo, answer what is here, and leave the cluster. Ends within `shutdown_timeout_s`, about."""
+        if self._life is None or self._stopped.is_set():
+            return
+        self._life.cancel()
+        await asyncio.wait([self._life])
+        try:
+            await self._running.drain_and_stop(self.settings.migration.shutdown_timeout_s)
+        finally:
+            self._stopped.set()
+
+    async def kill(self) -> None:
+        """End at once, as a crash would: no goodbye, no hooks. For tests of what depends on this silo."""
+        if self._life is not None:
+            self._life.cancel()
+            await asyncio.wait([self._life])
+        await self._running.abandon()
+        self._stopped.set()
+
+
+def _kinds_of(kinds: Sequence[type | ModuleType]) -> list[GrainKind]:
+    found: list[GrainKind] = []
+    for each in kinds:
+        found.extend(collect_kinds(each) if isinstance(each, ModuleType) else [kind_of(each)])
+    if not found:
+        where = ", ".join(getattr(each, "__name__", repr(each)) for each in kinds) or "nothing was given"
+        raise InvalidSettings(f"there is no @grain class to host: {where}")
+    return found
+
+
+def _telemetry(settings: SiloSettings) -> Telemetry | None:
+    if not settings.telemetry.otel:
+        return None
+    from silo.telemetry import start_telemetry
+
+    return start_telemetry(settings)

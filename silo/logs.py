@@ -1,0 +1,102 @@
+"""Structured logs: each record is an event with a dotted, stable name, and fields.
+
+Everything goes through the standard library's `logging`, under loggers named after our modules: an application that
+embeds a silo sees the records wherever it sends its own, as `silo.ready cluster=prod silo=…`. `configure` is for
+processes of our own: it writes one JSON object per line, or coloured text to a terminal, for every record there is.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+FIELDS = "silo_event"
+"""The attribute of a log record that carries the event's fields."""
+QUIET = ("asyncio", "grpc", "opentelemetry")
+"""Loggers of libraries whose debug output helps nobody here; they speak from `warning` on."""
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """The logger of a module: `log = get_logger(__name__)`, then `log.info("silo.ready", endpoint=…)`."""
+    logger = structlog.wrap_logger(
+        logging.getLogger(name), wrapper_class=structlog.stdlib.BoundLogger, processors=_to_standard()
+    )
+    return cast(structlog.stdlib.BoundLogger, logger)
+
+
+def _to_standard() -> list[Processor]:
+    return [
+        structlog.stdlib.filter_by_level,
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        _hand_over,
+    ]
+
+
+def _hand_over(_logger: WrappedLogger, _method: str, event: EventDict) -> tuple[tuple[str], dict[str, Any]]:
+    """Make it a standard record that reads well under anybody's formatter, with the fields attached for ours."""
+    passed_on = {key: event.pop(key) for key in ("exc_info", "stack_info", "stacklevel") if key in event}
+    name = str(event.pop("event"))
+    text = " ".join([name, *(f"{key}={value}" for key, value in event.items())])
+    return (text,), {**passed_on, "extra": {FIELDS: {"event": name, **event}}}
+
+
+def configure(
+    level: str = "info", form: Literal["auto", "json", "console"] = "auto", stream: TextIO | None = None
+) -> None:
+    """Send this process's logs to the stream (standard error): as JSON lines, or for the eye where it is a terminal."""
+    out = stream if stream is not None else sys.stderr
+    if form == "auto":
+        form = "console" if out.isatty() else "json"
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(_formatter(form))
+    root = logging.getLogger()
+    for former in root.handlers[:]:
+        root.removeHandler(former)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name in QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.captureWarnings(True)
+    structlog.configure(  # the application's own structlog loggers take the same way
+        processors=_to_standard(),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+
+
+def _formatter(form: Literal["json", "console"]) -> logging.Formatter:
+    # Tracebacks as text, without the values of local variables: those are the application's, and may be secret.
+    render: list[Processor]
+    if form == "json":
+        render = [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
+        ]
+    else:
+        render = [
+            structlog.dev.ConsoleRenderer(timestamp_key="ts", exception_formatter=structlog.dev.plain_traceback),
+        ]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.ExtraAdder(), _unfold, structlog.stdlib.add_log_level, _stamp],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+    )
+
+
+def _unfold(_logger: WrappedLogger, _method: str, event: EventDict) -> MutableMapping[str, Any]:
+    """Fields of our own records take the place of their text; records of others keep their text as the event."""
+    fields = cast("Mapping[str, Any] | None", event.pop(FIELDS, None))
+    return {**event, **fields} if fields is not None else event
+
+
+def _stamp(_logger: WrappedLogger, _method: str, event: EventDict) -> MutableMapping[str, Any]:
+    """When the record was made, not when it was written; and by which logger, at the head of the line."""
+    record = cast(logging.LogRecord, event["_record"])
+    moment = datetime.fromtimestamp(record.created, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"ts": moment, "level": event.pop("level"), "event": event.pop("event"), "logger": record.name, **event}

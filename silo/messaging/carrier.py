@@ -1,0 +1,256 @@
+"""One connection while it carries a link's session: a reader and a writer task, acknowledgements, pings and silence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from silo.messaging.chunks import JoinFailed
+from silo.messaging.greeting import Goodbye, Peer, RefusalCode, message_decoder, message_encoder, refusal_code
+from silo.messaging.limits import REFUSAL_TEXT_MAX, LinkLimits
+from silo.messaging.permissions import Role, refused
+from silo.messaging.session import Gap, Session, SessionBroken
+from silo.messaging.transport import Connection, ConnectionLost
+from silo.wire.frames import Batch, Frame
+
+_log = logging.getLogger(__name__)
+
+
+class Ending(NamedTuple):
+    """Why a connection no longer carries its session. Without a code only the connection is lost, and another may come."""
+
+    text: str
+    code: RefusalCode | None = None
+    by_peer: bool = False
+
+
+class _Ended(Exception):
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.text)
+        self.ending = ending
+
+
+class Carrier:
+    """Carries one session over one connection: `run` until it ends, then `close`.
+
+    Args:
+        connection: greeted and agreed.
+        session: the session that it carries from now on, and no other carrier does.
+        peer: who is at the other end.
+        opened: the challenge that the connection was opened with; both ends know it by that.
+        dialler: the name of the end that dialled.
+        view_version: the version that batches name.
+        on_frame: called for each frame that arrives. It must not raise: the session ends if it does.
+        on_batch: called after each batch, with the view version that it named.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        session: Session,
+        peer: Peer,
+        limits: LinkLimits,
+        *,
+        opened: bytes,
+        dialler: str,
+        view_version: Callable[[], int],
+        on_frame: Callable[[Frame], None],
+        on_batch: Callable[[int], None],
+    ) -> None:
+        self.opened = opened
+        self.dialler = dialler
+        self._connection = connection
+        self._session = session
+        self._peer = peer
+        self._limits = limits
+        self._view_version = view_version
+        self._on_frame = on_frame
+        self._on_batch = on_batch
+        self._loop = loop = asyncio.get_running_loop()
+        self._stop: asyncio.Future[Ending] = loop.create_future()
+        self._waiter: asyncio.Future[None] | None = None
+        self._empty_is_due = False
+        self._last_word: bytes | None = None
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._tick_due = self._heard = self._wrote = loop.time()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def wake(self) -> None:
+        """Something was pushed into the session."""
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def stop(self, ending: Ending) -> None:
+        """End this from outside; nothing more is delivered."""
+        if not self._stop.done():
+            self._stop.set_result(ending)
+
+    async def run(self) -> Ending:
+        """Carry frames both ways until something ends that."""
+        reader, writer = self._loop.create_task(self._read()), self._loop.create_task(self._write())
+        self._tasks = [reader, writer]
+        self._schedule_tick()
+        await asyncio.wait({reader, writer, self._stop}, return_when=asyncio.FIRST_COMPLETED)
+        if self._stop.done():
+            return self._stop.result()
+        ending = _ending(reader if reader.done() else writer)
+        self.stop(ending)
+        return ending
+
+    async def close(self, received: int) -> None:
+        """Say goodbye where there is a reason to, and let go of the connection and of the tasks.
+
+        Args:
+            received: the number of the last frame received.
+        """
+        self.stop(Ending("cancelled"))
+        for timer in (self._tick_timer, self._ack_timer):
+            if timer is not None:
+                timer.cancel()
+        try:
+            ending = self._stop.result()
+            if ending.code is not None and not ending.by_peer and self._tasks and not self._tasks[1].done():
+                await self._say_goodbye(ending, received)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._tasks.clear()  # their errors refer to this
+            await self._connection.close()
+
+    async def _say_goodbye(self, ending: Ending, received: int) -> None:
+        code = RefusalCode.BROKEN if ending.code is None else ending.code
+        self._last_word = message_encoder.encode(Goodbye(code, ending.text[:REFUSAL_TEXT_MAX], received))
+        self.wake()
+        await asyncio.wait(self._tasks[1:], timeout=self._limits.goodbye_timeout_s)
+        if self._tasks[1].done():
+            # Closing in order lets the last word through, which cancelling a read might cut off.
+            await self._connection.close()
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        session, connection, stop, now = self._session, self._connection, self._stop, self._loop.time
+        while True:
+            if self._last_word is not None:
+                await connection.write(self._last_word)
+                return
+            # Once stopped it must take nothing: the session may be in another carrier's hands.
+            stopped = stop.done()
+            written = None if stopped else session.take(now())
+            if written is None and (stopped or not self._empty_is_due):
+                self._waiter = waiter = self._loop.create_future()
+                await waiter
+                continue
+            self._empty_is_due = False
+            body = message_encoder.encode(session.batch(written, self._view_version()))
+            if written is not None and written.on_written:
+                for call in written.on_written:
+                    call()
+                written.on_written.clear()
+            await connection.write(body)
+            self._wrote = now()
+
+    def _write_empty(self) -> None:
+        self._empty_is_due = True
+        self.wake()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        connection, decode = self._connection, message_decoder.decode
+        while True:
+            body = await connection.read()
+            if body is None:
+                raise ConnectionLost("the peer closed the connection")
+            self._heard = self._loop.time()
+            try:
+                message = decode(body)
+            except msgspec.DecodeError as error:
+                raise _Ended(Ending(f"unreadable message: {error}", RefusalCode.BROKEN)) from None
+            if type(message) is Batch:
+                self._take_in(message, len(body))
+            elif isinstance(message, Goodbye):
+                self._part(message)
+            else:
+                raise _Ended(Ending(f"a {type(message).__name__} after the greeting", RefusalCode.BROKEN))
+
+    def _take_in(self, batch: Batch, size: int) -> None:
+        if self._stop.done():
+            return  # not taken in, so not acknowledged: it comes again on the connection that took this one's place
+        session = self._session
+        try:
+            frames = session.receive(batch, size, self._heard)
+        except (SessionBroken, JoinFailed) as error:
+            raise _Ended(Ending(str(error), RefusalCode.BROKEN)) from None
+        trusted, stop, on_frame = self._peer.role is Role.SILO, self._stop, self._on_frame
+        for frame in frames:
+            if stop.done():
+                return  # the link was ended by what the last frame led to
+            if not trusted and (why := refused(self._peer.role, frame)):
+                _log.warning("link to %s: refused %s", self._peer.name, why)
+                raise _Ended(Ending(f"not permitted: {why}", RefusalCode.PERMISSION))
+            try:
+                on_frame(frame)
+            except (Exception, asyncio.CancelledError) as error:
+                # A CancelledError here was raised by the code called, which awaits nothing: it is an error like others.
+                _log.exception("link to %s: could not deal with a %s", self._peer.name, type(frame).__name__)
+                raise _Ended(Ending(f"could not deal with a frame: {error!r}", RefusalCode.FAILED)) from None
+        self._on_batch(batch.view)
+        if session.ack_is_due:
+            self._write_empty()
+        elif session.ack_waits and self._ack_timer is None:
+            self._ack_timer = self._loop.call_later(self._limits.ack_after_s, self._ack_late)
+        if session.waits:
+            self.wake()
+
+    def _ack_late(self) -> None:
+        self._ack_timer = None
+        if self._session.ack_waits:
+            self._write_empty()
+
+    def _part(self, goodbye: Goodbye) -> None:
+        try:
+            self._session.acknowledged(goodbye.received)
+        except SessionBroken as error:
+            raise _Ended(Ending(str(error), RefusalCode.BROKEN)) from None
+        raise _Ended(Ending(goodbye.text, refusal_code(goodbye.code), by_peer=True))
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _schedule_tick(self) -> None:
+        self._tick_due = self._loop.time() + self._limits.link_ping_s / 2
+        self._tick_timer = self._loop.call_at(self._tick_due, self._tick)
+
+    def _tick(self) -> None:
+        now, limits = self._loop.time(), self._limits
+        if now - self._tick_due > limits.link_ping_s:
+            self._heard = now  # it was this loop that stood still: what the peer sent meanwhile is yet to be read
+        elif now - self._heard > limits.link_silence_s:
+            self.stop(Ending(f"nothing heard for {limits.link_silence_s} s"))
+            return
+        if now - self._wrote >= limits.link_ping_s * 0.9:
+            self._write_empty()
+        self._schedule_tick()
+
+
+def _ending(task: asyncio.Task[None]) -> Ending:
+    error = None if task.cancelled() else task.exception()
+    match error:
+        case _Ended():
+            return error.ending
+        case ConnectionLost() | Gap():
+            return Ending(str(error))
+        case None:
+            return Ending("the connection was closed")
+        case _:
+            _log.error("a link failed", exc_info=error)
+            return Ending(f"{error!r}", RefusalCode.FAILED)

@@ -1,0 +1,256 @@
+"""A link: what this process has to say to one peer, and hears from it, over one connection after another.
+
+A link is one session with one peer incarnation. When the session is over, so is the link, and the handler gets back what it
+held; whoever has more to say asks for a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from silo.messaging.carrier import Carrier, Ending
+from silo.messaging.greeting import Peer, RefusalCode
+from silo.messaging.limits import LinkLimits
+from silo.messaging.session import Session, SessionBroken
+from silo.messaging.transport import Connection
+from silo.wire.frames import Frame
+
+
+class LinkHandler(Protocol):
+    """Who is told what happens on links. The calls come from the loop, must return quickly, and must not raise."""
+
+    def on_frame(self, link: Link, frame: Frame) -> None:
+        """A frame arrived; those of one link come in order."""
+        ...
+
+    def on_lost(self, link: Link, unsent: list[Frame], unknown: list[Frame], because: str) -> None:
+        """The session ended: frames that were never written, and those written and not acknowledged."""
+        ...
+
+    def on_peer_view(self, link: Link, version: int) -> None:
+        """The peer names a newer view than it did before on this link."""
+        ...
+
+    def on_attached(self, link: Link) -> None:
+        """A connection, the first or another, carries the link."""
+        ...
+
+
+class Link:
+    """A link to one peer. `Links` makes them.
+
+    Attributes:
+        peer: who is at the other end.
+        endpoint: where to dial it; empty if only it can dial.
+        peer_view: the newest view version that the peer has named.
+        connections: how many connections have carried the link.
+        frames_sent, frames_received: since it began.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        session: Session,
+        handler: LinkHandler,
+        limits: LinkLimits,
+        *,
+        endpoint: str,
+        view_version: Callable[[], int],
+        on_ended: Callable[[Link], None],
+    ) -> None:
+        self.peer = peer
+        self.endpoint = endpoint
+        self.session = session
+        self.peer_view = 0
+        self.connections = 0
+        self.frames_received = 0
+        self.opened = b""
+        self._handler = handler
+        self._limits = limits
+        self._view_version = view_version
+        self._on_ended = on_ended
+        self._loop = asyncio.get_running_loop()
+        self._carrier: Carrier | None = None
+        self._detached = asyncio.Event()
+        self._detached.set()
+        self._ending: Ending | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._expiry: asyncio.TimerHandle | None = self._loop.call_later(limits.link_resume_s, self._expire)
+
+    def __repr__(self) -> str:
+        state = f"ended: {self._ending.text}" if self._ending else "attached" if self.attached else "detached"
+        return f"<Link to {self.peer.name}, {state}>"
+
+    # -- what its users call ------------------------------------------------------------------------------------------
+
+    @property
+    def attached(self) -> bool:
+        """A connection carries the link now."""
+        return self._carrier is not None and self._ending is None
+
+    @property
+    def ending(self) -> Ending | None:
+        """Why the link is over, with the code that either side gave; None while it is not."""
+        return self._ending
+
+    @property
+    def frames_sent(self) -> int:
+        """Frames written so far, pieces of large ones included."""
+        return self.session.last
+
+    @property
+    def chunk_bytes(self) -> int:
+        """A frame with a larger payload travels in pieces, and smaller ones sent later overtake it."""
+        return self._limits.chunk_bytes
+
+    def send(
+        self,
+        frame: Frame,
+        deadline: float | None = None,
+        on_written: Callable[[], None] | None = None,
+        force: bool = False,
+    ) -> None:
+        """Queue a frame, which belongs to the link from now on; never waits.
+
+        On a link that has ended the frame comes back through `on_lost`, soon.
+
+        Args:
+            frame: goes out with all else that waits, before requests unless it is one.
+            deadline: of a request, by the loop's clock: its `left_s` is set whenever it is written, and it is dropped if
+                it has none left.
+            on_written: called when the frame, or its last piece, is handed to a connection for the first time.
+            force: take a request even if the queue is full.
+
+        Raises:
+            Overloaded: a request beyond `queue_requests_max` or `queue_bytes_max`.
+            PayloadTooLarge: the payload is larger than `frame_bytes_max`.
+        """
+        if self._ending is not None:
+            self._loop.call_soon(self._handler.on_lost, self, [frame], [], self._ending.text)
+            return
+        self.session.push(frame, deadline, on_written, force)
+        if self._carrier is not None:
+            self._carrier.wake()
+
+    def withdraw(self, request_id: int) -> bool:
+        """Take back a request that this process made itself. True: it had not been written whole, and never will be."""
+        return self.session.withdraw(request_id)
+
+    # -- what Links calls ---------------------------------------------------------------------------------------------
+
+    def prefers(self, dialler: str, last: bytes) -> bool:
+        """Whether a new connection shall take the place of the present one.
+
+        Of two that crossed both ends keep the one that the smaller name dialled. A connection whose dialler knew the
+        present one has lost it, and one by the same dialler is newer.
+
+        Args:
+            dialler: the name of the end that dialled the new one.
+            last: the connection that its dialler had before, as its Hello said.
+        """
+        present = self._carrier
+        return present is None or present.dialler == dialler or present.opened == last or dialler < present.dialler
+
+    async def carry(
+        self, connection: Connection, *, opened: bytes, dialler: str, peer_nonce: bytes, peer_received: int
+    ) -> None:
+        """Run the session over this connection, in place of the present one, until that is lost or the link ends."""
+        if self._carrier is not None:
+            self._carrier.stop(Ending("another connection took its place"))
+        try:
+            self.session.connected(peer_nonce, peer_received)
+        except SessionBroken as error:
+            self.end(Ending(str(error), RefusalCode.BROKEN))
+        if self._ending is not None:
+            await connection.close()
+            return
+        carrier = self._carrier = Carrier(
+            connection,
+            self.session,
+            self.peer,
+            self._limits,
+            opened=opened,
+            dialler=dialler,
+            view_version=self._view_version,
+            on_frame=self._on_frame,
+            on_batch=self._on_batch,
+        )
+        self.opened = opened
+        self.connections += 1
+        self._detached.clear()
+        self._cancel_expiry()
+        try:
+            self._handler.on_attached(self)
+            ending = await carrier.run()
+            if ending.code is not None:
+                self.end(ending)
+        finally:
+            if self._carrier is carrier and self._ending is None:
+                self._detach()
+            try:
+                await carrier.close(self.session.received)
+            finally:
+                if self._carrier is carrier:
+                    self._detach()
+
+    def end(self, ending: Ending) -> None:
+        """The session is over, at once; the handler is told what it held."""
+        if self._ending is not None:
+            return
+        self._ending = ending
+        self._cancel_expiry()
+        left = self.session.end()
+        if self._carrier is not None:
+            self._carrier.stop(ending)
+        self._wake_drained()
+        self._on_ended(self)
+        self._handler.on_lost(self, left.unsent, left.unknown, ending.text)
+
+    def never_began(self, ending: Ending) -> None:
+        """Mark a link that nobody was told of as over."""
+        self._ending = ending
+        self._cancel_expiry()
+
+    async def detached(self) -> None:
+        """Wait until no connection carries the link."""
+        await self._detached.wait()
+
+    async def drained(self) -> None:
+        """Wait until all that was queued is acknowledged, or the link has ended."""
+        while self._ending is None and not self.session.idle:
+            self._drained = self._loop.create_future()
+            await self._drained
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _on_frame(self, frame: Frame) -> None:
+        self.frames_received += 1
+        self._handler.on_frame(self, frame)
+
+    def _on_batch(self, view: int) -> None:
+        if view > self.peer_view:
+            self.peer_view = view
+            self._handler.on_peer_view(self, view)
+        if self._drained is not None and self.session.idle:
+            self._wake_drained()
+
+    def _wake_drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _detach(self) -> None:
+        self._carrier = None
+        self._detached.set()
+        if self._ending is None:
+            self._expiry = self._loop.call_later(self._limits.link_resume_s, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        self.end(Ending(f"no connection to {self.peer.name} for {self._limits.link_resume_s} s", RefusalCode.CLOSING))
+
+    def _cancel_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None

@@ -1,0 +1,1 @@
+"""How a call finds its grain: calls, their order, and the decision "here, there, nowhere yet"."""

@@ -1,0 +1,146 @@
+"""The calls that were made here and are not answered yet: their deadlines, their cancellation, their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from silo.directory.errors import CallExpired, NotExecuted, Overloaded, SiloUnavailable
+from silo.routing.call import Answer, Call, ValueCodec, resolve
+from silo.routing.lanes import Lanes
+from silo.wire.frames import Reply, Request
+
+if TYPE_CHECKING:
+    from silo.messaging.link import Link
+
+
+class CallBook:
+    """Owns each call that this process waits for, from when it is made until its one answer.
+
+    Args:
+        calls_max: how many may be open at once; more are refused as Overloaded.
+        lane_calls_max: how many calls of one caller to one grain may be held back to keep their order.
+        large_bytes: payloads from this size on are written in pieces, so that their lane waits for the last one.
+    """
+
+    def __init__(self, codec: ValueCodec, *, calls_max: int, lane_calls_max: int, large_bytes: int) -> None:
+        self.lanes: Lanes
+        self.large_bytes = large_bytes
+        self._codec = codec
+        self._calls_max = calls_max
+        self._lane_calls_max = lane_calls_max
+        self._open: dict[int, Call] = {}
+        self._empty: asyncio.Future[None] | None = None
+        self._route: Callable[[Call], None]
+        self._recall: Callable[[Call], bool]
+
+    def attach(self, route: Callable[[Call], None], recall: Callable[[Call], bool]) -> None:
+        """Learn how calls are sent, and called back."""
+        self._route = route
+        self._recall = recall
+        self.lanes = Lanes(route, self._lane_calls_max)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, call_id: int) -> Call | None:
+        return self._open.get(call_id)
+
+    def sent_to(self, peer: str) -> list[Call]:
+        return [call for call in self._open.values() if call.target == peer]
+
+    def place(self, call: Call) -> None:
+        """Take a call in and send it on its way.
+
+        Raises:
+            Overloaded: too many are open.
+        """
+        if len(self._open) >= self._calls_max:
+            raise Overloaded(f"{len(self._open)} calls are open, as many as may be", "calls_max")
+        self._open[call.id] = call
+        if call.deadline is not None:
+            call.timer = asyncio.get_running_loop().call_at(call.deadline, self._overdue, call)
+        self._route(call)
+
+    async def wait_for(self, call: Call) -> Any:
+        """Place a call that is made in this process, and wait for its answer; a caller that is cancelled cancels it."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        call.sink = future
+        self.place(call)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not call.answered:
+                self.cancel(call)
+            raise
+
+    def answered(self, call: Call, answer: Answer) -> None:
+        """The end of a call: its `on_answer`."""
+        if self._open.pop(call.id, None) is None:
+            return
+        call.answered = True
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+        if call.lane is not None:
+            self.lanes.leave(call)
+        sink = call.sink
+        if isinstance(sink, asyncio.Future):
+            resolve(sink, answer, self._codec)
+        elif sink is not None:
+            link, call_id = sink_of(call)
+            link.send(answer.as_reply(call_id, self._codec))
+        if self._empty is not None and not self._open and not self._empty.done():
+            self._empty.set_result(None)
+
+    def cancel(self, call: Call) -> None:
+        """The caller has gone."""
+        call.cancelled = True
+        self._recall(call)
+        call.sink = None
+        self.answered(call, Answer.failed(NotExecuted("its caller has gone")))
+
+    def unknown(self, call: Call, peer: str, because: str) -> None:
+        """The silo that had the call is lost."""
+        error = SiloUnavailable(f"{call.grain}.{call.method}: {peer} was lost before it answered: {because}")
+        call.on_answer(call, Answer.failed(error))
+
+    def unknown_reply(self, request: Request, because: str) -> Reply:
+        """The same for a call of another silo."""
+        error = SiloUnavailable(f"{request.grain}.{request.method}: lost on its way: {because}")
+        return Answer.failed(error).as_reply(request.id, self._codec)
+
+    def fail_all(self, error: Exception) -> None:
+        """End every open call with this."""
+        for call in list(self._open.values()):
+            call.on_answer(call, Answer.failed(error))
+
+    async def emptied(self) -> None:
+        """Wait until no call is open."""
+        while self._open:
+            if self._empty is None or self._empty.done():
+                self._empty = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._empty)
+
+    def of_link(self, link: Link) -> Iterator[Call]:
+        """The calls of one client."""
+        for call in list(self._open.values()):
+            if isinstance(call.sink, tuple) and sink_of(call)[0] is link:
+                yield call
+
+    def _overdue(self, call: Call) -> None:
+        error = call.overdue()
+        call.timer = None
+        if self._recall(call) and call.target is not None:
+            error = CallExpired(f"{call.grain}.{call.method}: the deadline passed before the call was started")
+        call.cancelled = True
+        call.on_answer(call, Answer.failed(error))
+
+
+def sink_of(call: Call) -> tuple[Link, int]:
+    """The client's link and the client's own number of the call."""
+    sink: Any = call.sink
+    return sink
+
+

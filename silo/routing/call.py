@@ -1,0 +1,285 @@
+"""A call, from the moment it is made or arrives until it is answered, and the three ways in which it can be answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from silo.directory.addresses import Entry, GrainId, SiloAddress
+from silo.directory.errors import CallExpired, CallTimeout, NotExecuted, SiloError
+from silo.wire.frames import Flag, Outcome, Reply, Request
+
+if TYPE_CHECKING:
+    from silo.kinds import MethodSpec
+
+
+class ValueCodec(Protocol):
+    """What turns values into payloads and back; see `silo.serialization`."""
+
+    def encode(self, value: object) -> tuple[bytes, int]: ...
+
+    def decode(self, payload: bytes, codec: int) -> object: ...
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, int]: ...
+
+    def decode_call(self, payload: bytes, codec: int) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
+
+    def isolate(self, value: object) -> object: ...
+
+    def isolate_call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
+
+    def encode_error(self, error: BaseException) -> tuple[bytes, int]: ...
+
+    def decode_error(self, payload: bytes, codec: int) -> BaseException: ...
+
+    def isolate_error(self, error: BaseException) -> BaseException: ...
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How a call ended, either as a value in this process or as the payload that came over a link."""
+
+    outcome: Outcome
+    value: object = None
+    error: BaseException | None = None
+    payload: bytes | None = None
+    codec: int = 0
+    entry: Entry | None = None
+
+    @classmethod
+    def failed(cls, error: BaseException, entry: Entry | None = None) -> Answer:
+        """The answer that an error of the runtime stands for."""
+        outcome = Outcome.NOT_EXECUTED if isinstance(error, NotExecuted) else Outcome.OUTCOME_UNKNOWN
+        return cls(outcome, error=error, entry=entry)
+
+    def as_reply(self, call_id: int, codec: ValueCodec) -> Reply:
+        """The frame that carries this answer; a value that cannot be encoded becomes the error that says so."""
+        if self.payload is not None:
+            return Reply(call_id, self.outcome, self.payload, self.codec, self.entry)
+        if self.outcome is Outcome.VALUE:
+            try:
+                payload, codec_id = codec.encode(self.value)
+            except SiloError as error:
+                payload, codec_id = codec.encode_error(error)
+                return Reply(call_id, Outcome.APPLICATION_ERROR, payload, codec_id, self.entry)
+            return Reply(call_id, Outcome.VALUE, payload, codec_id, self.entry)
+        if self.error is None:
+            return Reply(call_id, self.outcome, b"", 0, self.entry)
+        payload, codec_id = codec.encode_error(self.error)
+        return Reply(call_id, self.outcome, payload, codec_id, self.entry)
+
+
+class Call:
+    """One call at one silo or client, whatever its role there: made here, passing through, or to be run.
+
+    Its arguments are held as values, as a payload, or both; each form is made from the other when it is first needed.
+    """
+
+    __slots__ = (
+        "_args",
+        "_kwargs",
+        "_payload",
+        "answered",
+        "caller",
+        "cancelled",
+        "codec",
+        "deadline",
+        "expected",
+        "flags",
+        "grain",
+        "hint",
+        "hops",
+        "id",
+        "interrupted",
+        "lane",
+        "method",
+        "obstacle",
+        "on_answer",
+        "origin",
+        "path",
+        "sender_epoch",
+        "sink",
+        "queued_at",
+        "spec",
+        "target",
+        "task",
+        "timer",
+        "trace",
+        "tries",
+    )
+
+    def __init__(
+        self,
+        call_id: int,
+        grain: GrainId,
+        method: str,
+        *,
+        caller: str,
+        deadline: float | None,
+        on_answer: Callable[[Call, Answer], None],
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        payload: bytes | None = None,
+        codec: int = 0,
+        spec: MethodSpec | None = None,
+        path: tuple[tuple[str, int], ...] = (),
+        flags: int = 0,
+        hops: int = 0,
+        trace: str = "",
+        origin: SiloAddress | None = None,
+        hint: str = "",
+    ) -> None:
+        self.id = call_id
+        self.grain = grain
+        self.method = method
+        self.caller = caller
+        self.deadline = deadline
+        """In the loop's time; None for a call without one."""
+        self.on_answer = on_answer
+        """What ends the call; the first answer counts."""
+        self._args = args
+        self._kwargs = kwargs
+        self._payload = payload
+        self.codec = codec
+        self.spec = spec
+        self.path = path
+        self.flags = flags
+        self.hops = hops
+        self.trace = trace
+        self.hint = hint
+        """The name of the silo to place the grain on, should it have to be placed; advisory."""
+        self.origin = origin
+        """The caller's silo, where that is another one than this."""
+        self.expected: Entry | None = None
+        self.sender_epoch = 0
+        """The epoch of the entry that the sender went by."""
+        self.sink: object = None
+        """Who waits for the answer here: a future, or a client behind its link."""
+        self.target: str | None = None
+        """The peer that has it now; None while it has not been sent."""
+        self.lane: object | None = None
+        self.tries = 0
+        self.obstacle: SiloError | None = None
+        """Why it has not been sent yet, for the error should its deadline pass."""
+        self.answered = False
+        self.cancelled = False
+        self.interrupted = False
+        self.queued_at = 0.0
+        self.task: asyncio.Task[None] | None = None
+        """The turn that runs it here."""
+        self.timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<call {self.id} {self.grain}.{self.method} from {self.caller}>"
+
+    # What turn admission asks (silo.activation.turns.Turn).
+
+    @property
+    def read_only(self) -> bool:
+        return self.spec is not None and self.spec.read_only
+
+    @property
+    def always_interleave(self) -> bool:
+        return self.spec is not None and self.spec.always_interleave
+
+    @property
+    def is_from_here(self) -> bool:
+        """Whether its caller lives in this process, and is answered with values rather than payloads."""
+        return isinstance(self.sink, asyncio.Future)
+
+    @property
+    def is_one_way(self) -> bool:
+        return bool(self.flags & Flag.ONE_WAY)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.flags & Flag.CONTROL)
+
+    def left_s(self, now: float) -> float | None:
+        return None if self.deadline is None else self.deadline - now
+
+    def arguments(self, codec: ValueCodec) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as values of this process; raises SerializationError."""
+        if self._args is None:
+            assert self._payload is not None
+            self._args, self._kwargs = codec.decode_call(self._payload, self.codec)
+        return self._args, self._kwargs or {}
+
+    def payload(self, codec: ValueCodec) -> bytes:
+        """The arguments as a payload; raises SerializationError."""
+        if self._payload is None:
+            assert self._args is not None
+            self._payload, self.codec = codec.encode_call(self._args, self._kwargs or {})
+            self._args = self._kwargs = None  # from here on the payload is the call's own copy
+        return self._payload
+
+    def isolate(self, codec: ValueCodec) -> None:
+        """Part from the caller's objects, as a remote call would; raises SerializationError."""
+        if self._args is not None:
+            self._args, self._kwargs = codec.isolate_call(self._args, self._kwargs or {})
+
+    def as_request(
+        self,
+        codec: ValueCodec,
+        *,
+        reply_to: SiloAddress | None,
+        flags: int = 0,
+        epoch: int = 0,
+        expected: Entry | None = None,
+    ) -> Request:
+        """The frame that carries this call onwards; the time left is filled in when it is written."""
+        payload = self.payload(codec)
+        return Request(
+            self.id,
+            self.grain,
+            self.method,
+            payload,
+            self.codec,
+            None,
+            self.caller,
+            flags,
+            reply_to,
+            self.hops,
+            epoch,
+            self.path,
+            expected,
+            self.trace,
+            self.hint,
+        )
+
+    def overdue(self) -> SiloError:
+        """The error for a call whose deadline has passed, by what is known of it."""
+        if self.target is None:
+            if self.obstacle is not None:
+                return self.obstacle
+            return CallExpired(f"{self.grain}.{self.method}: the deadline passed before the call could be sent")
+        waiting = " <- ".join((f"{self.grain}.{self.method}", *(f"{grain}" for grain, _ in reversed(self.path))))
+        return CallTimeout(f"{self.grain}.{self.method}: no answer from {self.target} within the deadline; waiting: {waiting}")
+
+
+def resolve(future: asyncio.Future[Any], answer: Answer, codec: ValueCodec) -> None:
+    """Give a waiting caller its answer: the value, or the error to raise."""
+    if future.done():
+        return
+    if answer.outcome is Outcome.VALUE:
+        if answer.payload is None:
+            future.set_result(answer.value)
+            return
+        try:
+            future.set_result(codec.decode(answer.payload, answer.codec))
+        except SiloError as error:
+            future.set_exception(error)
+        return
+    if answer.error is not None:
+        error = codec.isolate_error(answer.error) if answer.outcome is Outcome.APPLICATION_ERROR else answer.error
+    elif answer.payload:
+        error = codec.decode_error(answer.payload, answer.codec)
+    else:
+        error = NotExecuted(f"the call was not executed ({answer.outcome.name.lower()})")
+    if isinstance(error, (StopIteration, asyncio.CancelledError)):  # a future takes neither: name it instead
+        error = SiloError(f"the call ended with {type(error).__name__}: {error}")
+    future.set_exception(error)

@@ -1,0 +1,143 @@
+"""The order of calls: what one caller sends to one grain is admitted in the order it was sent.
+
+A lane is the road that one caller's calls to one grain take at the moment. While some of them are out on it and not known to be
+admitted, a call that would go another way (the grain has moved, the gateway has changed) waits until they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from silo.directory.addresses import GrainId
+from silo.directory.errors import Overloaded
+from silo.routing.call import Call
+
+
+class Lane:
+    """One caller's calls to one grain: where they go, which are out, which wait for those."""
+
+    __slots__ = ("held", "key", "out", "target", "writing")
+
+    def __init__(self, key: tuple[str, GrainId], target: str) -> None:
+        self.key = key
+        self.target = target
+        self.out: set[int] = set()
+        self.held: list[Call] = []
+        self.writing = 0
+        """How many of them are large and still being written, piece by piece."""
+
+
+class Lanes:
+    """All lanes with calls out on them.
+
+    Args:
+        reroute: sends a call that was held, by what is known now.
+        held_max: how many calls one lane may hold back.
+    """
+
+    def __init__(self, reroute: Callable[[Call], None], held_max: int) -> None:
+        self._reroute = reroute
+        self._held_max = held_max
+        self._lanes: dict[tuple[str, GrainId], Lane] = {}
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def enter(self, call: Call, target: str, *, tracked: bool) -> bool:
+        """Whether the call may go to this target now; if not it is held, and sent when those before it are admitted.
+
+        Args:
+            tracked: whether the call will be out for a while on this road; False for one that is admitted at once, here.
+
+        Raises:
+            Overloaded: too many calls are held back already.
+        """
+        key = (call.caller, call.grain)
+        lane = self._lanes.get(key)
+        if lane is None:
+            if not tracked:
+                return True
+            lane = self._lanes[key] = Lane(key, target)
+        elif lane.held or lane.writing or (lane.target != target and lane.out):
+            self._hold(lane, call)
+            return False
+        elif not tracked:
+            return True
+        lane.target = target
+        lane.out.add(call.id)
+        call.lane = lane
+        return True
+
+    def leave(self, call: Call) -> None:
+        """The call is admitted, answered, or given up: it holds back nothing any more."""
+        lane = cast("Lane | None", call.lane)
+        if lane is None:
+            return
+        call.lane = None
+        lane.out.discard(call.id)
+        if not lane.out:
+            self._open(lane)
+
+    def again(self, call: Call) -> None:
+        """The call came back unexecuted: send it again, before those that were made after it."""
+        lane = cast("Lane | None", call.lane)
+        call.lane = None
+        if lane is not None:
+            lane.out.discard(call.id)
+            if lane.held:
+                self._insert(lane, call)
+                if not lane.out:
+                    self._open(lane)
+                return
+            self._close(lane)
+        self._reroute(call)
+
+    def block(self, call: Call) -> Callable[[], None]:
+        """The call is large: later ones wait until it is written. Returns what says that it is."""
+        key = (call.caller, call.grain)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(key, call.target or "")
+        lane.writing += 1
+
+        def written() -> None:
+            lane.writing -= 1
+            if not lane.writing:
+                self._open(lane)
+
+        return written
+
+    def drop(self, call: Call) -> None:
+        """Forget a call that was held and will not be sent."""
+        lane = self._lanes.get((call.caller, call.grain))
+        if lane is not None and call in lane.held:
+            lane.held.remove(call)
+
+    def _hold(self, lane: Lane, call: Call) -> None:
+        if len(lane.held) >= self._held_max and call.tries == 0:
+            raise Overloaded(
+                f"{len(lane.held)} calls of {call.caller} to {call.grain} wait for earlier ones to be admitted",
+                "lane_calls_max",
+            )
+        self._insert(lane, call)
+
+    def _insert(self, lane: Lane, call: Call) -> None:
+        at = len(lane.held)
+        while at and lane.held[at - 1].id > call.id:  # one that is tried again goes before those made after it
+            at -= 1
+        lane.held.insert(at, call)
+
+    def _open(self, lane: Lane) -> None:
+        """Send what was held: the road is free."""
+        if lane.writing:
+            return
+        held, lane.held = lane.held, []
+        self._close(lane)
+        for call in held:
+            if not call.answered:
+                self._reroute(call)
+
+    def _close(self, lane: Lane) -> None:
+        if not lane.out and not lane.held and not lane.writing and self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]

@@ -1,0 +1,511 @@
+"""The router of a silo: it alone decides where a call goes: here, there, or nowhere yet."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+import msgspec
+
+from silo.activation.activation import Activation
+from silo.activation.catalog import Catalog
+from silo.directory.addresses import Entry, GrainId, SiloAddress
+from silo.directory.cache import DirectoryCache
+from silo.directory.errors import (
+    DirectoryUnavailable,
+    GrainKindUnknown,
+    GrainUnplaceable,
+    MembershipUnavailable,
+    NotExecuted,
+    SiloError,
+    TooManyHops,
+)
+from silo.directory.membership import Membership, SiloStatus, View
+from silo.directory.registrar import Registrar
+from silo.placement.decision import Placement
+from silo.routing.book import CallBook
+from silo.routing.call import Answer, Call, ValueCodec
+from silo.tasks import Tasks
+from silo.wire.frames import Admitted, Cancel, Flag, Forwarded, Frame, GoAway, Outcome, Reply, Request
+
+if TYPE_CHECKING:
+    from silo.messaging.links import Links
+
+from silo.logs import get_logger
+
+log = get_logger(__name__)
+
+HERE = "here"
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingLimits:
+    """The bounds of routing; see the settings of the same names."""
+
+    hops_max: int = 4
+    tries_max: int = 8
+    resolve_pause_first_s: float = 0.05
+    resolve_pause_last_s: float = 1.0
+
+
+class Destination(msgspec.Struct, frozen=True):
+    """Where calls for one grain go now.
+
+    Args:
+        entry: the entry to go by, where there is one.
+        place_on: else the silo to activate the grain on, in place of `expected`.
+    """
+
+    entry: Entry | None = None
+    place_on: SiloAddress | None = None
+    expected: Entry | None = None
+
+
+class ControlHandler(Protocol):
+    """What answers control calls, such as `migrate`, at the grain's silo."""
+
+    def on_control(self, call: Call, activation: Activation | None) -> None: ...
+
+
+class Router:
+    """Routes the calls of one silo: those made here, those of its clients, and those that arrive for its grains."""
+
+    def __init__(
+        self,
+        me: SiloAddress,
+        *,
+        codec: ValueCodec,
+        links: Links,
+        catalog: Catalog,
+        registrar: Registrar,
+        cache: DirectoryCache,
+        membership: Membership,
+        placement: Placement,
+        control: ControlHandler,
+        limits: RoutingLimits,
+        book: CallBook,
+        rng: random.Random,
+    ) -> None:
+        self.me = me
+        self.book = book
+        self._codec = codec
+        self._links = links
+        self._catalog = catalog
+        self._registrar = registrar
+        self._cache = cache
+        self._membership = membership
+        self._placement = placement
+        self._control = control
+        self._limits = limits
+        self._rng = rng
+        self._resolving: dict[GrainId, list[Call]] = {}
+        self._placing: dict[GrainId, Destination] = {}
+        """Where this silo has just sent a grain to be activated, until the first answer says more."""
+        self._arrived: dict[tuple[SiloAddress | None, int], Call] = {}
+        self._going: set[SiloAddress] = set()
+        self._view_changed = asyncio.Event()
+        self._tasks = Tasks("router")
+        book.attach(self.route, self._recall)
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    @property
+    def arrived_count(self) -> int:
+        """How many calls of others are here, queued or running."""
+        return len(self._arrived)
+
+    # --------------------------------------------------------------------------------------------------------- decisions
+
+    def route(self, call: Call) -> None:
+        """Send a call on its way, by what is known now."""
+        resolving = self._resolving.get(call.grain)
+        if resolving is not None:
+            self._wait_for_resolution(call, resolving)
+            return
+        activation = self._catalog.get(call.grain)
+        if activation is not None:
+            self._here(call, activation)
+            return
+        entry = self._cache.get(call.grain)
+        if entry is not None and self._may_serve(entry):
+            self._send(call, Destination(entry))
+            return
+        placing = self._placing.get(call.grain)
+        if placing is not None:
+            self._send(call, placing)
+            return
+        waiting = self._resolving[call.grain] = []
+        self._wait_for_resolution(call, waiting)
+        self._tasks.spawn(self._resolve(call.grain, waiting), f"resolve {call.grain}")
+
+    def route_all(self, calls: Iterable[Call]) -> None:
+        """Send on, in order, calls that waited for an activation which is no longer here."""
+        for call in calls:
+            if not call.answered and not call.cancelled:
+                call.target = None
+                self.route(call)
+
+    def _may_serve(self, entry: Entry) -> bool:
+        return entry.silo != self.me and entry.silo not in self._going and not self._membership.view.is_dead(entry.silo)
+
+    def _here(self, call: Call, activation: Activation) -> None:
+        if call.is_control:
+            self._control.on_control(call, activation)
+            return
+        if call.origin is None:
+            try:
+                if not self.book.lanes.enter(call, HERE, tracked=False):
+                    call.payload(self._codec)
+                    return
+                if call.is_from_here and call.target is None:
+                    call.isolate(self._codec)
+            except SiloError as error:
+                call.on_answer(call, Answer.failed(error))
+                return
+            call.target = HERE
+        elif call.flags & Flag.FORWARDED:
+            call.flags &= ~Flag.FORWARDED
+            self._tell(call.origin, Admitted(call.id, call.grain))
+        activation.admit(call, forced=call.hops > 0)
+
+    def _send(self, call: Call, destination: Destination) -> None:
+        """Put the call on the link to the silo that serves its grain, or shall."""
+        entry = destination.entry
+        silo = entry.silo if entry is not None else cast("SiloAddress", destination.place_on)
+        flags = call.flags & ~(Flag.PLACED | Flag.FORWARDED)
+        if entry is None:
+            flags |= Flag.PLACED
+        try:
+            if call.origin is None:
+                if not self.book.lanes.enter(call, str(silo), tracked=True):
+                    call.payload(self._codec)
+                    return
+            else:
+                self._hand_on(call, silo, entry)
+                flags |= Flag.FORWARDED
+            self._write(call, silo, entry, flags, destination.expected)
+        except SiloError as error:
+            self.book.lanes.leave(call)
+            call.on_answer(call, Answer.failed(error))
+
+    def _write(self, call: Call, silo: SiloAddress, entry: Entry | None, flags: int, expected: Entry | None) -> None:
+        request = call.as_request(
+            self._codec,
+            reply_to=call.origin or self.me,
+            flags=flags,
+            epoch=entry.epoch if entry is not None else 0,
+            expected=expected,
+        )
+        link = self._links.to(silo)
+        call.target = link.peer.name
+        on_written = self.book.lanes.block(call) if len(request.payload) >= self.book.large_bytes else None
+        try:
+            link.send(request, deadline=call.deadline, on_written=on_written, force=call.origin is not None or call.tries > 0)
+        except SiloError:
+            call.target = None
+            if on_written is not None:
+                on_written()
+            raise
+
+    def _hand_on(self, call: Call, silo: SiloAddress, entry: Entry | None) -> None:
+        """A call of another silo goes further: it is that silo's business now, and the next one's."""
+        call.hops += 1
+        if call.hops > self._limits.hops_max:
+            raise TooManyHops(f"{call.grain}: forwarded {self._limits.hops_max} times; its silo keeps changing")
+        self._arrived.pop((call.origin, call.id), None)
+        if entry is not None and call.origin is not None and call.origin != silo:
+            self._tell(call.origin, Forwarded(call.id, entry))
+
+    # ------------------------------------------------------------------------------------------------------- resolution
+
+    def _wait_for_resolution(self, call: Call, waiting: list[Call]) -> None:
+        if call.is_from_here and not call.is_control:
+            try:
+                call.payload(self._codec)
+            except SiloError as error:
+                call.on_answer(call, Answer.failed(error))
+                return
+        waiting.append(call)
+
+    async def _resolve(self, grain: GrainId, waiting: list[Call]) -> None:
+        """Find out where the grain is or shall be, for as long as anybody waits to know; then send the calls there, in order."""
+        pause = self._limits.resolve_pause_first_s
+        failure: SiloError | None = None
+        destination: Destination | None = None
+        try:
+            while destination is None and failure is None and any(not call.answered for call in waiting):
+                self._view_changed.clear()
+                try:
+                    destination = await self._find(grain, waiting[0])
+                except (DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable) as obstacle:
+                    for call in waiting:
+                        call.obstacle = obstacle
+                    await self._pause(pause)
+                    pause = min(pause * 2, self._limits.resolve_pause_last_s)
+                except NotExecuted as error:
+                    failure = error
+        except Exception as error:
+            log.exception("router.resolve_failed", grain=str(grain))
+            failure = NotExecuted(f"{grain} could not be located: {type(error).__name__}: {error}")
+        finally:
+            del self._resolving[grain]
+        for call in waiting:
+            if call.answered or call.cancelled:
+                continue
+            if failure is not None or destination is None:
+                call.on_answer(call, Answer.failed(failure or NotExecuted("nobody waited any more")))
+            else:
+                self._depart(call, destination)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait for the pause, or for a change of the view, whichever comes first."""
+        try:
+            async with asyncio.timeout(pause_s * (0.5 + self._rng.random())):
+                await self._view_changed.wait()
+        except TimeoutError:
+            return
+
+    async def _find(self, grain: GrainId, call: Call) -> Destination:
+        """Ask the directory, and place the grain where it has no living silo.
+
+        Raises:
+            NotExecuted: nobody hosts such a grain.
+            DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable: not now; try again.
+        """
+        entry = await self._registrar.lookup(grain)
+        if self._catalog.get(grain) is not None:
+            return Destination(place_on=self.me)
+        if entry is None:
+            return self._placed(grain, call, None)
+        if entry.silo != self.me:
+            view = self._membership.view
+            if not view.is_alive(entry.silo):
+                view = await self._membership.refresh()  # read after the entry: a silo that it does not know is dead and forgotten
+            if view.is_alive(entry.silo):
+                if entry.silo in self._going:
+                    raise GrainUnplaceable(f"{entry.silo}, which serves {grain}, is leaving")
+                self._cache.learn(entry)
+                return Destination(entry)
+        return self._placed(grain, call, entry)
+
+    def _placed(self, grain: GrainId, call: Call, expected: Entry | None) -> Destination:
+        if call.is_control:
+            return Destination(expected=expected)  # nothing to control: it is not active
+        view = self._membership.view
+        hinted = view.named(call.hint) if call.hint else None
+        decision = self._placement.choose(grain, view, hint=hinted.silo if hinted is not None else None)
+        return Destination(place_on=decision.silo, expected=expected)
+
+    def _depart(self, call: Call, destination: Destination) -> None:
+        """Send one call to where its grain was found to be."""
+        activation = self._catalog.get(call.grain)
+        if activation is None and destination.place_on == self.me:
+            kind = self._catalog.kinds.get(call.grain.kind)
+            if kind is None:
+                call.on_answer(call, Answer.failed(kind_unknown(call.grain, self.me)))
+                return
+            activation = self._catalog.activate(call.grain, kind, destination.expected)
+        if activation is not None:
+            self._here(call, activation)
+        elif destination.entry is None and destination.place_on is None:
+            self._control.on_control(call, None)
+        else:
+            if destination.entry is None and call.origin is None:
+                self._placing[call.grain] = destination
+            self._send(call, destination)
+
+    # ---------------------------------------------------------------------------------------------------------- arrivals
+
+    def on_request(self, request: Request) -> None:
+        """A call from another silo."""
+        call = Call(
+            request.id,
+            request.grain,
+            request.method,
+            caller=request.caller,
+            deadline=None if request.left_s is None else asyncio.get_running_loop().time() + request.left_s,
+            on_answer=self._reply,
+            payload=request.payload,
+            codec=request.codec,
+            path=request.path,
+            flags=request.flags,
+            hops=request.hops,
+            trace=request.trace,
+            hint=request.hint,
+            origin=request.reply_to,
+        )
+        call.sender_epoch = request.epoch
+        if request.reply_to == self.me:  # it came back to its caller's silo, forwarded: its book has it
+            own = self.book.get(request.id)
+            if own is None:
+                return
+            self._come_home(own, call.hops)
+            return
+        self._arrived[(request.reply_to, request.id)] = call
+        if request.flags & Flag.PLACED and self._catalog.get(request.grain) is None and request.grain not in self._resolving:
+            self._place_here(call, request.expected)
+            return
+        entry = self._cache.get(call.grain)
+        if entry is not None and entry.epoch <= request.epoch and self._catalog.get(call.grain) is None:
+            self._cache.forget(entry)  # the sender went by it, and it is not true
+        self.route(call)
+
+    def _come_home(self, call: Call, hops: int) -> None:
+        """A call made here was forwarded back here: its grain has moved to this silo."""
+        activation = self._catalog.get(call.grain)
+        if activation is None:
+            self._again(call, TooManyHops(f"{call.grain}: it moved on while it was called"))
+            return
+        call.hops = hops
+        call.target = HERE
+        activation.admit(call, forced=True)
+        self.book.lanes.leave(call)
+
+    def _place_here(self, call: Call, expected: Entry | None) -> None:
+        row = self._membership.view.row(self.me)
+        kind = self._catalog.kinds.get(call.grain.kind)
+        if kind is None:
+            call.on_answer(call, Answer.failed(kind_unknown(call.grain, self.me)))
+        elif row is None or row.status is not SiloStatus.ACTIVE:
+            call.on_answer(call, Answer(Outcome.MOVED))
+        else:
+            self._here(call, self._catalog.activate(call.grain, kind, expected))
+
+    def _reply(self, call: Call, answer: Answer) -> None:
+        """Send the answer of another silo's call straight to that silo."""
+        self._arrived.pop((call.origin, call.id), None)
+        if call.answered:
+            return
+        call.answered = True
+        assert call.origin is not None
+        if not self._membership.view.is_dead(call.origin):
+            self._links.to(call.origin).send(answer.as_reply(call.id, self._codec))
+
+    def _tell(self, silo: SiloAddress, frame: Frame) -> None:
+        if silo == self.me:
+            self.on_frame(frame)
+        elif not self._membership.view.is_dead(silo):
+            self._links.to(silo).send(frame)
+
+    def on_frame(self, frame: Frame) -> None:
+        """What else silos tell each other of calls."""
+        match frame:
+            case Reply():
+                self.on_reply(frame)
+            case Request():
+                self.on_request(frame)
+            case Cancel(id=call_id, reply_to=origin):
+                call = self._arrived.pop((origin, call_id), None)
+                if call is not None:
+                    call.answered = True
+                    self._withdraw_here(call)
+            case Forwarded(id=call_id, entry=entry):
+                self._cache.learn(entry)
+                call = self.book.get(call_id)
+                if call is not None and call.target != HERE:
+                    call.target = str(entry.silo)
+            case Admitted(id=call_id):
+                call = self.book.get(call_id)
+                if call is not None:
+                    self.book.lanes.leave(call)
+            case _:
+                log.warning("router.frame_ignored", frame=type(frame).__name__)
+
+    def on_reply(self, reply: Reply) -> None:
+        call = self.book.get(reply.id)
+        if reply.entry is not None:
+            self._cache.learn(reply.entry)
+        if call is None:
+            return  # late: it was cancelled, or its deadline passed
+        self._placing.pop(call.grain, None)
+        if reply.outcome == Outcome.MOVED:
+            entry = self._cache.get(call.grain)
+            if entry is not None and str(entry.silo) == call.target:
+                self._cache.forget(entry)
+            self._again(call, TooManyHops(f"{call.grain}: its silo changed {self._limits.tries_max} times while it was called"))
+            return
+        call.on_answer(
+            call, Answer(Outcome(reply.outcome), payload=reply.payload, codec=reply.codec, entry=reply.entry)
+        )
+
+    def _again(self, call: Call, give_up: NotExecuted) -> None:
+        """It came back without having run: try again, a bounded number of times."""
+        call.tries += 1
+        if call.tries > self._limits.tries_max:
+            call.on_answer(call, Answer.failed(give_up))
+            return
+        call.target = None
+        self.book.lanes.again(call)
+
+    # ------------------------------------------------------------------------------------------------------------ losses
+
+    def on_lost(self, peer: SiloAddress, unsent: Iterable[Frame], unknown: Iterable[Frame], because: str) -> None:
+        """The link to a silo has ended: what never left is tried again, what may have arrived has an unknown outcome."""
+        self._going.discard(peer)
+        for grain, destination in list(self._placing.items()):
+            if destination.place_on == peer:
+                del self._placing[grain]
+        for call in self._own_calls(unknown):
+            self.book.unknown(call, str(peer), because)
+        retry = list(self._own_calls(unsent))
+        not_sent = {call.id for call in retry}
+        for call in self.book.sent_to(str(peer)):
+            if call.id not in not_sent:
+                self.book.unknown(call, str(peer), because)
+        for call in retry:
+            self._again(call, NotExecuted(f"{call.grain}: {peer} could not be reached: {because}"))
+        self._hand_back(unsent, unknown, because)
+
+    def _own_calls(self, frames: Iterable[Frame]) -> Iterator[Call]:
+        for frame in frames:
+            if isinstance(frame, Request) and frame.reply_to == self.me and (call := self.book.get(frame.id)) is not None:
+                yield call
+
+    def _hand_back(self, unsent: Iterable[Frame], unknown: Iterable[Frame], because: str) -> None:
+        """Calls of other silos that were being forwarded: try those again that never left, tell of the others."""
+        for frame in unknown:
+            if isinstance(frame, Request) and frame.reply_to not in (None, self.me):
+                self._tell(cast("SiloAddress", frame.reply_to), self.book.unknown_reply(frame, because))
+        for frame in unsent:
+            if isinstance(frame, Request) and frame.reply_to not in (None, self.me):
+                frame.flags &= ~(Flag.PLACED | Flag.FORWARDED)
+                self.on_request(frame)
+
+    def on_going(self, peer: SiloAddress) -> None:
+        """The peer hosts nothing any more and will leave: send it no new calls."""
+        self._going.add(peer)
+        self._cache.forget_silo(peer)
+
+    def on_view(self, view: View) -> None:
+        self._going = {silo for silo in self._going if view.is_alive(silo)}
+        self._view_changed.set()
+
+    def _recall(self, call: Call) -> bool:
+        """The caller gives the call up. True if it had not started anywhere, and now never will."""
+        if call.target is None:
+            self.book.lanes.drop(call)
+            return True
+        if call.target == HERE:
+            return self._withdraw_here(call)
+        link = self._links.get(call.target)
+        if link is None:
+            return False
+        if link.withdraw(call.id):
+            return True
+        link.send(Cancel(call.id, call.grain, self.me))
+        return False
+
+    def _withdraw_here(self, call: Call) -> bool:
+        call.cancelled = True
+        activation = self._catalog.get(call.grain)
+        if activation is not None:
+            return activation.cancel(call)
+        return call.task is None
+
+
+def kind_unknown(grain: GrainId, silo: SiloAddress) -> GrainKindUnknown:
+    return GrainKindUnknown(f"{silo} does not host grains of kind {grain.kind!r}; run a silo with the module that defines it")

@@ -1,0 +1,413 @@
+"""One incarnation of a silo: its parts, wired, from the moment it binds until it has left the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from silo.activation.activation import ActivationLimits, Premises
+from silo.activation.catalog import Catalog, CollectionLimits
+from silo.caller import Caller, CallIds
+from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.cache import DirectoryCache
+from silo.directory.errors import Closed, MembershipUnavailable, SiloError
+from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, View
+from silo.directory.registrar import Registrar
+from silo.gateway import Gateway
+from silo.kinds import KindRegistry
+from silo.loads import Loads
+from silo.logs import get_logger
+from silo.messaging.greeting import Credentials, Identity
+from silo.messaging.link import Link
+from silo.messaging.links import Links
+from silo.messaging.permissions import Role
+from silo.messaging.transport import Listener
+from silo.migration.lifecycle import DeactivationReason
+from silo.migration.outcome import MigrationOutcome, MoveReason, MoveStatus
+from silo.moving import MIGRATE, MOVE_ANSWER_S, MoveLimits, MoveOrder, MoveParts, Moves
+from silo.placement.decision import Placement
+from silo.reference import Reference, grain_id, reference_binder
+from silo.routing.book import CallBook
+from silo.routing.router import Router, RoutingLimits
+from silo.serialization.registry import TypeRegistry
+from silo.serialization.serializer import Serializer
+from silo.settings import SiloSettings, split_endpoint
+from silo.sweeper import Sweeper
+from silo.tasks import Tasks
+from silo.wire.frames import Cancel, Frame, GoAway, Load, Request
+
+if TYPE_CHECKING:
+    from silo.surroundings import Surroundings
+    from silo.telemetry import Telemetry
+
+log = get_logger(__name__)
+
+LINKS_GRACE_S = 1.0
+"""How long a leaving silo's last frames may take to be acknowledged."""
+LISTENER_GRACE_S = 0.5
+"""How long streams that are still open may take to end."""
+SETTLE_S = 5.0
+"""How long a leaving silo waits for its peers to confirm that they send it nothing more."""
+
+
+class Runtime:
+    """The wired parts. It routes events between them, and decides nothing about calls, grains or members itself."""
+
+    def __init__(
+        self,
+        settings: SiloSettings,
+        surroundings: Surroundings,
+        kinds: KindRegistry,
+        registry: TypeRegistry,
+        telemetry: Telemetry | None,
+    ) -> None:
+        self.settings = settings
+        self.kinds = kinds
+        self._surroundings = surroundings
+        self._registry = registry
+        self._telemetry = telemetry
+        self._tasks = Tasks("silo")
+        self._subscriptions: list[Callable[[], None]] = []
+        self.bound = ""
+
+    # ------------------------------------------------------------------------------------------------------------- start
+
+    async def start(self, listen: str) -> None:
+        """Bind first, join then, serve last; what fails undoes what was done."""
+        self._transport = self._surroundings.open_transport([])
+        self._accepting: asyncio.Future[Links] = asyncio.get_running_loop().create_future()
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self._transport.close)
+            self._listener: Listener = await self._transport.listen(listen, self._accept)
+            undo.push_async_callback(self._listener.close, 0.0)
+            undo.callback(self._accepting.cancel)
+            self.bound = self._listener.endpoint
+            self.me = SiloAddress(self._advertised(), self._surroundings.new_incarnation())
+            self.name = self.settings.name or self.me.endpoint
+            self.membership = self._surroundings.open_membership()
+            undo.push_async_callback(self.membership.close)
+            self.directory = self._surroundings.open_directory()
+            undo.push_async_callback(self.directory.close)
+            await self.membership.join(self.me, self._info())
+            undo.push_async_callback(self._goodbye)
+            self._build()
+            undo.push_async_callback(self._dismantle)
+            self._accepting.set_result(self.links)
+            self._subscriptions.append(self.membership.subscribe(self._on_view))
+            self._on_view(self.membership.view)
+            await self.membership.advance(SiloStatus.ACTIVE)
+            self._tasks.spawn(self._report_load(), "report load")
+            self._tasks.spawn(self.sweeper.run(), "sweep")
+            undo.pop_all()
+        log.info("silo.ready", silo=str(self.me), name=self.name, kinds=",".join(self.kinds.names))
+
+    def _advertised(self) -> str:
+        host, port = split_endpoint(self.settings.advertise or self.settings.listen)
+        if port == 0:
+            port = split_endpoint(self.bound)[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _info(self) -> SiloInfo:
+        settings = self.settings
+        return SiloInfo(
+            self.name,
+            self.kinds.names,
+            dict(settings.meta),
+            settings.gateway,
+            settings.app_version,
+            self._surroundings.process,
+        )
+
+    def _build(self) -> None:
+        settings, surroundings = self.settings, self._surroundings
+        rng, token = surroundings.rng, settings.cluster_token
+        right = self.membership.right
+        self.codec = Serializer(
+            self._registry,
+            allow_cloudpickle=settings.cloudpickle,
+            reference_type=Reference,
+            bind_reference=lambda grain: self._bind(grain),
+            reference_id=grain_id,
+        )
+        self.links = Links(
+            self._transport,
+            Identity(str(self.me), Role.SILO, settings.cluster, self.me, settings.app_version),
+            Credentials(token.get_secret_value()) if token is not None else None,
+            self,
+            limits=settings.link,
+            rng=rng,
+            view_version=lambda: self.membership.view.version,
+        )
+        self.registrar = Registrar(self.directory)
+        self.cache = DirectoryCache()
+        self.loads = Loads(self.me, rng, lambda: self.membership.view, lambda: len(self.catalog))
+        self.placement = Placement(
+            local=self.me,
+            rng=rng,
+            policy=settings.placement.policy,
+            type_policies=settings.placement.type_policies,
+            force_policies=settings.placement.force_policies,
+            declared={kind.name: kind.placement for kind in self.kinds},
+            is_eligible=self._why_ineligible,
+            is_preferred=self.loads.why_lagging,
+        )
+        self.catalog = Catalog(
+            self.me,
+            self.kinds,
+            self.registrar,
+            self.cache,
+            rng,
+            CollectionLimits(settings.activation.collect_after_s, settings.activation.collect_every_s),
+        )
+        moving = settings.migration
+        self.moves = Moves(
+            MoveParts(
+                self.me,
+                self.name,
+                settings.app_version,
+                self.catalog,
+                self.cache,
+                self.links,
+                self.membership,
+                self.placement,
+                self.codec,
+                MoveLimits(
+                    moving.drain_timeout_s,
+                    moving.ask_timeout_s,
+                    moving.offer_timeout_s,
+                    moving.payload_bytes_max,
+                    moving.moves_in_flight_max,
+                ),
+                self._telemetry,
+            )
+        )
+        queues = settings.queues
+        self.book = CallBook(
+            self.codec,
+            calls_max=queues.silo_queue_calls_max,
+            lane_calls_max=queues.queue_calls_max,
+            large_bytes=settings.link.chunk_bytes,
+        )
+        self.router = Router(
+            self.me,
+            codec=self.codec,
+            links=self.links,
+            catalog=self.catalog,
+            registrar=self.registrar,
+            cache=self.cache,
+            membership=self.membership,
+            placement=self.placement,
+            control=self.moves,
+            limits=RoutingLimits(settings.calls.hops_max, settings.calls.retries_max),
+            book=self.book,
+            rng=rng,
+        )
+        ids = CallIds(rng)
+        self.caller = Caller(
+            str(self.me),
+            self.book,
+            ids,
+            call_timeout_s=settings.calls.call_timeout_s,
+            right=right,
+            telemetry=self._telemetry,
+            move=self.migrate,
+        )
+        self._bind = reference_binder(self.kinds, self.caller)
+        self.gateway = Gateway(self.book, ids, self.links, self.codec)
+        self.catalog.open(
+            Premises(
+                self.codec,
+                right,
+                ActivationLimits(
+                    queues.queue_calls_max,
+                    settings.activation.activation_timeout_s,
+                    settings.activation.deactivation_timeout_s,
+                ),
+                self.name,
+                self.router.route_all,
+                self.caller.reference,
+                self.moves.begin,
+                lambda activation: self.catalog.begin_deactivation(activation, DeactivationReason.APPLICATION),
+                self._telemetry,
+            )
+        )
+        self.placement.attach(self.loads)
+        self.sweeper = Sweeper(self.me, self.directory, self.registrar, self.membership)
+
+    def _why_ineligible(self, row: SiloRow) -> str | None:
+        """R-120: a silo whose renewals are late receives nothing, long before anybody calls it dead."""
+        silence_s = self.membership.silence_s(row.silo)
+        if row.silo != self.me and silence_s > self.settings.lease.eligible_within_s:
+            return f"it has not renewed its lease for {silence_s:.1f} s"
+        return None
+
+    async def _accept(self, connection: object) -> None:
+        links = await asyncio.shield(self._accepting)
+        await links.accept(connection)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - typed by the transport
+
+    # ------------------------------------------------------------------------------------------------------------ events
+
+    def _on_view(self, view: View) -> None:
+        for row in view.table.rows:
+            if row.silo == self.me:
+                continue
+            if row.status is SiloStatus.DEAD:
+                self.cache.forget_silo(row.silo)
+                self.links.end(row.silo, f"{row.info.name} was declared dead")
+                self.loads.forget(row.silo)
+            else:
+                self.links.to(row.silo)
+        self.router.on_view(view)
+        self.gateway.on_view(view)
+        self.sweeper.on_view(view)
+
+    def on_attached(self, link: Link) -> None:
+        if link.peer.role is not Role.SILO:
+            self.gateway.on_attached(link)
+
+    def on_frame(self, link: Link, frame: Frame) -> None:
+        peer = link.peer.silo
+        if peer is None:
+            self._on_client_frame(link, frame)
+        elif not self.membership.view.is_dead(peer):  # what a dead incarnation still says takes no effect
+            if isinstance(frame, Load):
+                self.loads.report(peer, frame)
+            elif isinstance(frame, GoAway):
+                self.router.on_going(peer)
+            elif not self.moves.on_frame(peer, frame):
+                self.router.on_frame(frame)
+
+    def _on_client_frame(self, link: Link, frame: Frame) -> None:
+        match frame:
+            case Request():
+                self.gateway.on_request(link, frame)
+            case Cancel():
+                self.gateway.on_cancel(link, frame)
+            case _:
+                log.warning("gateway.frame_ignored", frame=type(frame).__name__, client=link.peer.name)
+
+    def on_lost(self, link: Link, unsent: list[Frame], unknown: list[Frame], because: str) -> None:
+        peer = link.peer.silo
+        if peer is None:
+            self.gateway.on_lost(link)
+        else:
+            self.moves.on_lost(peer, because)
+            self.router.on_lost(peer, unsent, unknown, because)
+
+    def on_peer_view(self, link: Link, version: int) -> None:
+        if version > self.membership.view.version:
+            self._tasks.spawn(self._catch_up(), f"read view {version}")
+
+    async def _catch_up(self) -> None:
+        try:
+            await self.membership.refresh()
+        except MembershipUnavailable as error:
+            log.debug("membership.refresh_failed", why=str(error))
+
+    async def _report_load(self) -> None:
+        """Tell the other silos of this one's load, once per period."""
+        while True:
+            await self.loads.next_period()
+            report = self.loads.own_report()
+            for link in self.links.all():
+                if link.peer.role is Role.SILO and link.attached:
+                    link.send(report)
+
+    # ------------------------------------------------------------------------------------------------------------- moves
+
+    async def migrate(self, grain: GrainId, to: str | SiloAddress | None, reason: str, force: bool) -> MigrationOutcome:
+        """Move a grain, wherever it is active."""
+        order = msgspec.msgpack.encode(MoveOrder("" if to is None else str(to), reason, force))
+        moving = self.settings.migration
+        timeout_s = moving.drain_timeout_s + moving.ask_timeout_s + moving.offer_timeout_s + MOVE_ANSWER_S
+        answer = await self.caller.control(grain, MIGRATE, order, timeout_s)
+        return msgspec.msgpack.decode(answer, type=MigrationOutcome)
+
+    # --------------------------------------------------------------------------------------------------------------- end
+
+    async def declared_dead(self) -> None:
+        await self.membership.declared_dead()
+
+    async def drain_and_stop(self, timeout_s: float) -> None:
+        """Leave in order: publish it, move every grain, answer everything, say goodbye, and only then stop listening."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.membership.advance(SiloStatus.LEAVING)
+                self.gateway.go_away()
+                await self._move_everything()
+                await self._say_last_words()
+        except TimeoutError:
+            log.warning("silo.drain_unfinished", activations=len(self.catalog), calls=len(self.book))
+            self.book.fail_all(Closed(f"{self.name} had to stop before the call was answered"))
+        except SiloError as error:
+            log.warning("silo.drain_failed", why=str(error))
+        await self._close(goodbye=True)
+
+    async def _move_everything(self) -> None:
+        """Move what can be moved, deactivate the rest; what arrives or activates meanwhile as well."""
+        while activations := list(self.catalog):
+            outcomes = await asyncio.gather(
+                *(self.moves.begin(activation, None, MoveReason.SILO_STOPPING) for activation in activations)
+            )
+            for activation, outcome in zip(activations, outcomes, strict=True):
+                if outcome.status not in (MoveStatus.MOVED, MoveStatus.NOT_ACTIVE):
+                    log.info("drain.deactivated", grain=str(activation.id), why=outcome.why)
+                    await self.catalog.deactivate(activation, DeactivationReason.SHUTTING_DOWN)
+            if all(self.catalog.get(each.id) is each for each in activations):
+                await self.catalog.next_removal()  # they are on their way already
+
+    async def _say_last_words(self) -> None:
+        """Have every peer confirm that it sends nothing more, then finish what is here."""
+        for link in self.links.all():
+            if link.peer.role is Role.SILO:
+                link.send(GoAway())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                await asyncio.gather(*(link.drained() for link in self.links.all() if link.attached))
+        await self.book.emptied()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                await asyncio.gather(*(link.drained() for link in self.links.all() if link.attached))
+
+    async def _goodbye(self) -> None:
+        try:
+            await self.membership.goodbye()
+        except SiloError as error:
+            log.warning("silo.goodbye_failed", why=str(error))
+
+    async def abandon(self) -> None:
+        """Declared dead: give up everything at once, without writing."""
+        self.catalog.abandon_all()
+        self.book.fail_all(Closed(f"{self.name} was declared dead"))
+        await self._close(goodbye=False)
+
+    async def _close(self, *, goodbye: bool) -> None:
+        self.caller.closed = f"{self.name} has stopped"
+        for end in self._subscriptions:
+            end()
+        await self._tasks.close()
+        await self.moves.close()
+        await self.router.close()
+        if goodbye:
+            await self._goodbye()
+        await self.links.close(LINKS_GRACE_S if goodbye else 0.0)
+        await self._dismantle()
+        await self.directory.close()
+        await self.membership.close()
+        await self._listener.close(LISTENER_GRACE_S if goodbye else 0.0)
+        await self._transport.close()
+        log.info("silo.stopped", silo=str(self.me))
+
+    async def _dismantle(self) -> None:
+        await self._tasks.close()
+        await self.moves.close()
+        await self.router.close()
+        await self.links.close(0.0)
+        await self.catalog.close()
+        self.placement.close()
+        await self.registrar.close()

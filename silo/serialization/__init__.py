@@ -1,0 +1,1 @@
+"""Values between processes: an allow-list of classes, an exact plain codec, and errors that always arrive."""

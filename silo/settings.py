@@ -1,0 +1,344 @@
+"""The settings of a silo: every bound of the runtime in one place, by name, with its unit, its default and its purpose.
+
+A value comes from a flag, else from the environment (`SILO_…`), else from a TOML file, else from the default written
+here. A name that no setting has is refused, with a suggestion. Parts do not see this module: the host hands each part
+the few values that are its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import ipaddress
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from annotated_types import Ge, Gt, Le
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import NoDecode
+
+from silo.directory.addresses import CLUSTER_PATTERN
+from silo.directory.errors import InvalidSettings
+from silo.directory.lease import LeaseSettings
+from silo.messaging.limits import LinkLimits
+
+KIB = 1024
+MIB = 1024 * KIB
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+
+Seconds = Annotated[float, Gt(0)]
+Count = Annotated[int, Ge(1)]
+Bytes = Annotated[int, Ge(1)]
+
+
+def split_endpoint(text: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`; raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not an endpoint of the form host:port")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        ipaddress.IPv6Address(host)
+    elif ":" in host:
+        raise ValueError(f"{text!r} is not an endpoint: write an IPv6 address in brackets, [::1]:7000")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is reached from this machine alone. Names are not looked up: all but localhost may be public."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _endpoint(text: str) -> str:
+    split_endpoint(text)
+    return text
+
+
+def _cluster(text: str) -> str:
+    if not CLUSTER_PATTERN.fullmatch(text):
+        raise ValueError(f"{text!r} is not a cluster name: lower-case letters, digits and hyphens only")
+    return text
+
+
+def _name(text: str) -> str:
+    if not NAME_PATTERN.fullmatch(text):
+        raise ValueError(f"{text!r} is not a silo name: it does not match {NAME_PATTERN.pattern}")
+    return text
+
+
+def _redis_url(text: str) -> str:
+    scheme, separator, rest = text.partition("://")
+    if not separator or not rest or scheme not in REDIS_SCHEMES:
+        raise ValueError(
+            f"not a Redis URL, which starts with one of {', '.join(f'{each}://' for each in REDIS_SCHEMES)}"
+        )
+    return text
+
+
+def _pairs(value: object) -> object:
+    """A mapping as flags and the environment write it: `zone=a,rack=3`."""
+    if not isinstance(value, str):
+        return value
+    pairs: dict[str, str] = {}
+    for item in filter(None, value.split(",")):
+        key, equals, text = item.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"{item!r} is not of the form name=value")
+        pairs[key.strip()] = text.strip()
+    return pairs
+
+
+def _token(value: SecretStr) -> SecretStr:
+    if not value.get_secret_value():
+        raise ValueError("an empty token protects nothing; leave it out instead")
+    return value
+
+
+Pairs = Annotated[dict[str, str], NoDecode, BeforeValidator(_pairs)]
+"""Names and values; as one text, `zone=a,rack=3`."""
+
+
+class RefusedSettings(InvalidSettings):
+    """The InvalidSettings of a group of settings: all problems, each with the dotted name that it is about, or ""."""
+
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{name}: {what}" if name else what for name, what in problems))
+        self.problems = tuple(problems)
+
+
+class _Checked(BaseModel):
+    """What all groups share: frozen, exact about names, and wrong in one way only: InvalidSettings."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
+
+    if not TYPE_CHECKING:  # type checkers shall see the fields as the constructor's parameters
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise RefusedSettings(_problems(error)) from None
+
+
+class CallSettings(_Checked):
+    """What bounds one call."""
+
+    call_timeout_s: Seconds = 30.0
+    """The time budget of a call that states none."""
+    hops_max: Annotated[int, Ge(1), Le(255)] = 4
+    """How often one call may be forwarded."""
+    retries_max: Annotated[int, Ge(0)] = 8
+    """How often the runtime sends a call again that is known not to have run."""
+
+
+class ActivationSettings(_Checked):
+    """The life of one activation, where its grain kind says nothing else."""
+
+    activation_timeout_s: Seconds = 30.0
+    """The time for a grain's constructor, `on_rehydrate` and `on_activate`."""
+    deactivation_timeout_s: Seconds = 30.0
+    """The time for a grain's `on_deactivate`."""
+    collect_after_s: Seconds = 900.0
+    """An activation that served no call for this long is deactivated."""
+    collect_every_s: Seconds = 30.0
+    """How often idle activations are looked for."""
+
+
+class QueueSettings(_Checked):
+    """How many calls may wait, and how large; one more is refused as Overloaded."""
+
+    queue_calls_max: Count = 1_000
+    """Calls that wait for one grain."""
+    queue_bytes_max: Bytes = 64 * MIB
+    """Bytes of the calls that wait for one grain."""
+    silo_queue_calls_max: Count = 100_000
+    """Calls that wait on one silo."""
+    silo_queue_bytes_max: Bytes = 512 * MIB
+    """Bytes of the calls that wait on one silo."""
+
+
+def _link(limits: LinkLimits) -> LinkLimits:
+    """The limits, where they can be met together."""
+    for each in dataclasses.fields(limits):
+        value = getattr(limits, each.name)
+        if not (math.isfinite(value) and value > 0):
+            raise RefusedSettings([(each.name, f"must be above 0, not {value}")])
+    if limits.chunk_bytes > limits.batch_bytes_max:
+        raise RefusedSettings([("chunk_bytes", "must not exceed batch_bytes_max: a chunk travels in a batch")])
+    if limits.link_ping_s >= limits.link_silence_s:
+        raise RefusedSettings([("link_ping_s", "must be below link_silence_s, or healthy idle links are given up")])
+    return limits
+
+
+class MigrationSettings(_Checked):
+    """How activations are moved."""
+
+    drain_timeout_s: Seconds = 60.0
+    """How long a grain's running turns may take to finish once it is to move, where its kind says nothing else."""
+    shutdown_timeout_s: Seconds = 30.0
+    """The whole drain of a silo that was told to stop; then it stops with what is left."""
+    payload_bytes_max: Bytes = 16 * MIB
+    """The largest dehydrated state of one grain; a larger one is refused before the grain stops."""
+    moves_in_flight_max: Count = 100
+    """Grains that one silo moves at a time."""
+    ask_timeout_s: Seconds = 2.0
+    """How long a target may take to say whether it can accept a grain."""
+    offer_timeout_s: Seconds = 10.0
+    """How long a target may take to accept what it was offered; then the directory judges."""
+
+
+class PlacementSettings(_Checked):
+    """Where new activations land: policies by name, such as `prefer-local`."""
+
+    policy: str = "random"
+    """The policy of kinds for which nothing else is said."""
+    type_policies: Pairs = {}
+    """Policies by grain kind, for kinds that declare none: `room=prefer-local,cart=consistent-hash`."""
+    force_policies: Pairs = {}
+    """Policies by grain kind, above what the kind declares."""
+
+
+class TelemetrySettings(_Checked):
+    """What a silo tells of itself. Exporters are set by the standard `OTEL_…` variables."""
+
+    otel: bool = False
+    """Whether traces and metrics are produced; needs the extra `otel`."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """Logs as JSON lines or for the eye; `auto` asks whether standard error is a terminal."""
+
+
+class SiloSettings(_Checked):
+    """All that one silo is told; immutable.
+
+    Built in code it holds what it is given and defaults; `silo.configuration.load` reads environment and file too.
+
+    Raises:
+        InvalidSettings: a name is unknown, a value is out of range, or two of them contradict each other.
+    """
+
+    cluster: Annotated[str, AfterValidator(_cluster)] = "default"
+    """The cluster to join: lower-case letters, digits and hyphens."""
+    redis: Annotated[str, AfterValidator(_redis_url)] | None = Field(default=None, repr=False)
+    """The URL of the Redis or Valkey that keeps directory and membership."""
+    listen: Annotated[str, AfterValidator(_endpoint)] = "127.0.0.1:0"
+    """Where to listen, as `host:port`. Port 0: any free port, and the one really bound is advertised."""
+    advertise: Annotated[str, AfterValidator(_endpoint)] | None = None
+    """Where others reach this silo, if not where it listens. Port 0: the port really bound."""
+    name: Annotated[str, AfterValidator(_name)] | None = None
+    """The name for people, the same after a restart; the advertised endpoint where none is given."""
+    meta: Pairs = {}
+    """What placement may ask of a silo: `zone=a,rack=3`."""
+    gateway: bool = True
+    """Whether clients may enter the cluster here."""
+    app_version: str = ""
+    """The version of the application."""
+    cluster_token: Annotated[SecretStr, AfterValidator(_token)] | None = None
+    """The secret that silos and clients of the cluster prove to each other."""
+    insecure: bool = False
+    """Accepts in so many words that whoever reaches the endpoint may call grains, where there is no token."""
+    cloudpickle: bool = False
+    """Whether authenticated silos may send values by cloudpickle, which runs code where it is decoded."""
+
+    loop_stuck_after_s: Seconds = 120.0
+    """An event loop that did not run for this long is not coming back: stacks are dumped, and the process ends."""
+
+    lease: LeaseSettings = LeaseSettings()
+    calls: CallSettings = CallSettings()
+    activation: ActivationSettings = ActivationSettings()
+    queues: QueueSettings = QueueSettings()
+    link: Annotated[LinkLimits, AfterValidator(_link)] = LinkLimits()
+    migration: MigrationSettings = MigrationSettings()
+    placement: PlacementSettings = PlacementSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        host, _ = split_endpoint(self.listen)
+        if not is_loopback(host) and self.cluster_token is None and not self.insecure:
+            raise ValueError(
+                f"listening on {self.listen}, which other machines can reach, without a cluster token would let anyone "
+                "call every grain: set SILO_CLUSTER_TOKEN to a secret, or accept it in so many words with --insecure "
+                "(insecure = true)"
+            )
+        if _is_wildcard(host) and self.advertise is None:
+            raise ValueError(
+                f"{self.listen} is no address to dial: say with --advertise HOST:PORT where others find it"
+            )
+        if self.advertise is not None and _is_wildcard(split_endpoint(self.advertise)[0]):
+            raise ValueError(f"advertise: {self.advertise} is no address that others can dial")
+        if self.cloudpickle and self.cluster_token is None:
+            raise ValueError(
+                "cloudpickle without a cluster token is refused, since whoever reaches the endpoint could run any "
+                "code: set SILO_CLUSTER_TOKEN"
+            )
+        if self.migration.payload_bytes_max > self.link.frame_bytes_max:
+            raise ValueError(
+                "migration.payload_bytes_max must not exceed link.frame_bytes_max: a payload travels in one frame"
+            )
+        return self
+
+
+def setting_names(group: type[object] = SiloSettings, prefix: str = "") -> list[str]:
+    """The dotted names of all settings: `cluster`, `lease.lease_s`, and so on."""
+    if issubclass(group, BaseModel):
+        fields = {name: field.annotation for name, field in group.model_fields.items()}
+    elif dataclasses.is_dataclass(group):
+        fields = {each.name: None for each in dataclasses.fields(group)}
+    else:
+        return [prefix.removesuffix(".")]
+    names: list[str] = []
+    for name, kind in fields.items():
+        names += setting_names(kind if isinstance(kind, type) else object, f"{prefix}{name}.")
+    return names
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """What to say after a name that nothing has: the closest one that something has, if any is close."""
+    close = difflib.get_close_matches(name, known, n=1)
+    if not close:
+        leaves = {each.rpartition(".")[2]: each for each in known}
+        close = [leaves[match] for match in difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1)]
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _problems(error: ValidationError) -> Sequence[tuple[str, str]]:
+    """A name and a remark for each thing that is wrong; never the input, which may be secret."""
+    names = setting_names()
+    known = [*names, *{name.partition(".")[0] for name in names if "." in name}]
+    problems: list[tuple[str, str]] = []
+    for problem in error.errors(include_url=False, include_input=False):
+        path = ".".join(str(part) for part in problem["loc"])
+        cause = problem.get("ctx", {}).get("error")
+        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            problems.append((path, "there is no such setting" + suggestion(path, known)))
+        elif isinstance(cause, RefusedSettings):  # of the group at this path
+            problems += [(f"{path}.{name}" if name else path, what) for name, what in cause.problems]
+        else:
+            problems.append((path, problem["msg"] if cause is None else str(cause)))
+    return problems

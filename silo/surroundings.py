@@ -1,0 +1,78 @@
+"""What a silo stands on: a transport, a directory, a membership, chance. Real ones in the product, others in simulation."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from silo.directory.contract import GrainDirectory
+from silo.directory.errors import InvalidSettings
+from silo.directory.lease_thread import ThreadedMembership
+from silo.directory.membership import Membership, ProcessIdentity
+from silo.directory.process_identity import process_identity
+from silo.directory.redis_connection import open_sync
+from silo.directory.redis_directory import RedisDirectory
+from silo.directory.redis_hints import RedisHints
+from silo.directory.redis_membership import RedisMembershipTable
+from silo.messaging.transport import Transport
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+    from silo.settings import SiloSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the host builds a silo from.
+
+    Args:
+        open_transport: makes the transport; what is passed adds its services to the same server.
+        open_directory, open_membership: make these, connected when first used.
+        new_incarnation: tells one start of a silo from the next.
+        rng: chance, and secrets: a `random.SystemRandom` outside of simulation.
+        process: which operating system process this is, where neighbours may prove its death by it.
+    """
+
+    open_transport: Callable[[Sequence[Callable[[grpc.aio.Server], None]]], Transport]
+    open_directory: Callable[[], GrainDirectory]
+    open_membership: Callable[[], Membership]
+    new_incarnation: Callable[[], int]
+    rng: random.Random
+    process: ProcessIdentity | None = None
+
+
+def real_surroundings(settings: SiloSettings) -> Surroundings:
+    """gRPC and Redis, as the settings say; raises InvalidSettings where no Redis is named."""
+    url = settings.redis
+    if url is None:
+        raise InvalidSettings("no Redis is named: give redis=…, --redis URL or SILO_REDIS (for one machine, use `silo dev`)")
+    cluster = settings.cluster
+
+    def open_membership() -> Membership:
+        return ThreadedMembership(
+            RedisMembershipTable(partial(open_sync, url), cluster),
+            settings=settings.lease,
+            hints=RedisHints(partial(open_sync, url), cluster, settings.lease.ask_timeout_s),
+            loop_stuck_after_s=settings.loop_stuck_after_s,
+        )
+
+    return Surroundings(
+        open_transport=open_grpc,
+        open_directory=lambda: RedisDirectory.at(url, cluster),
+        open_membership=open_membership,
+        new_incarnation=lambda: time.time_ns() // 1000,
+        rng=random.SystemRandom(),
+        process=process_identity(),
+    )
+
+
+def open_grpc(services: Sequence[Callable[[grpc.aio.Server], None]] = ()) -> Transport:
+    """The gRPC transport; grpc is imported only where it is used."""
+    from silo.messaging.grpc_transport import GrpcTransport
+
+    return GrpcTransport(services=services)

@@ -1,0 +1,51 @@
+"""Tasks that have an owner: it is told when one fails, and it awaits them all at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+from silo.logs import get_logger
+
+log = get_logger(__name__)
+
+
+class Tasks:
+    """The running tasks of one part of the runtime.
+
+    A task that ends with an exception is logged at once, with its name: none of them is meant to.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(coroutine, name=f"{self._owner}: {name}")
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait for it."""
+        me = asyncio.current_task()
+        running = [task for task in self._running if task is not me]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def settled(self) -> None:
+        """Wait until nothing runs any more."""
+        me = asyncio.current_task()
+        while running := [task for task in self._running if task is not me]:
+            await asyncio.wait(running)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task.failed", task=task.get_name(), exc_info=error)

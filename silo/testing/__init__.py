@@ -1,0 +1,1 @@
+"""The testing kit: virtual time, simulated processes and networks, for whole clusters inside one test."""

@@ -1,0 +1,496 @@
+"""An event loop under virtual time: when nothing is left to do, the clock jumps to the next timer.
+
+There is no I/O and there are no threads, so a run depends on its program and its seed alone: the same seed gives the
+same steps in the same order. Callbacks of one node run in the order in which they were scheduled, as asyncio promises.
+Between nodes a real cluster promises no order, so with a random source the loop picks who makes the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import gc
+import heapq
+import random
+import sys
+import weakref
+import zlib
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
+
+from silo.testing.nodes import CURRENT_NODE, Node, NodeState
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+SECONDS_MAX = 86_400.0
+"""The longest run, in virtual seconds, unless the caller says otherwise."""
+STEPS_MAX = 20_000_000
+"""The longest run, in callbacks, unless the caller says otherwise."""
+CANCELLED_TIMERS_MAX = 1_000
+"""How many cancelled timers may lie in the heap before it is swept."""
+TASK_DESTROYED = "Task was destroyed but it is pending!"
+"""What asyncio says of a task that was collected before it ended."""
+FINALLY_BLOCKS_MAX = 50
+"""How many waits in nested `finally` blocks are cut short when a task is put away unfinished."""
+
+
+class SimulationFailure(Exception):
+    """A run that did not go as a correct program's run does."""
+
+
+class Deadlock(SimulationFailure):
+    """Nothing can run and no timer is set, so the program waits for ever."""
+
+
+class LimitReached(SimulationFailure):
+    """The run took more virtual seconds or more steps than it may."""
+
+
+class CallbackFailed(SimulationFailure):
+    """A callback raised, or the exception of a task or future was never looked at."""
+
+
+class TasksLeaked(SimulationFailure):
+    """The program ended and left tasks behind that nobody waits for."""
+
+
+class VirtualTimeLoop(asyncio.BaseEventLoop):
+    """An asyncio event loop whose clock moves only when everything else has come to rest.
+
+    Args:
+        rng: decides which node makes the next step; without it, whoever scheduled its callback first.
+        start_s: what the clock shows first.
+        step_s: how far the clock moves with each callback; above zero, a program that spins meets its timers.
+        seconds_max: virtual seconds after which the run fails with LimitReached.
+        steps_max: callbacks after which the run fails with LimitReached.
+        leaks_allowed: say nothing when a task that nobody refers to any more is collected before its end.
+        on_step: told of each step, for people who look for a fault: the time, the node's name, and what runs.
+    """
+
+    def __init__(
+        self,
+        rng: random.Random | None = None,
+        *,
+        start_s: float = 0.0,
+        step_s: float = 0.0,
+        seconds_max: float = SECONDS_MAX,
+        steps_max: int = STEPS_MAX,
+        leaks_allowed: bool = False,
+        on_step: Callable[[float, str, str], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._rng = rng
+        self._now = start_s
+        self._step_s = step_s
+        self._ends_at = start_s + seconds_max
+        self._steps_max = steps_max
+        self._leaks_allowed = leaks_allowed
+        self._on_step = on_step
+        self.steps = 0
+        self.trace = 0
+        """A checksum over all steps made: when, by which node, what. Two runs with equal traces went the same way."""
+        self._order = 0
+        self._world = Node(self, "world")
+        self._callbacks: dict[Node, deque[tuple[int, asyncio.Handle]]] = {self._world: deque()}
+        self._timers: list[tuple[float, int, Node, asyncio.TimerHandle]] = []
+        self._timers_cancelled = 0
+        self._tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], Node] = weakref.WeakKeyDictionary()
+        self._killed_tasks: list[asyncio.Task[Any]] = []
+        self._generators: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
+        self._tasks_made = 0
+        self._is_running = self._is_stopping = self._is_closed = self._burying = False
+        self._failure: SimulationFailure | None = None
+        self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+        self._task_factory: Any = None
+
+    # Nodes
+
+    def node(self, name: str) -> Node:
+        """A new simulated process."""
+        node = Node(self, name)
+        self._callbacks[node] = deque()
+        return node
+
+    def forget_callbacks(self, node: Node) -> None:
+        """Drop what a killed node had scheduled. Its tasks are kept: the collector would run their `finally` blocks."""
+        self._callbacks.pop(node, None)
+        self._killed_tasks += [task for task, owner in list(self._tasks.items()) if owner is node]
+
+    def pending_tasks(self) -> list[asyncio.Task[Any]]:
+        """The unfinished tasks of all nodes that were not killed, in the order in which they were made."""
+        return [
+            task for task, node in list(self._tasks.items()) if not task.done() and node.state is not NodeState.KILLED
+        ]
+
+    # Time and callbacks
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        self._check_open()
+        node = self._owner(context)
+        handle = asyncio.Handle(callback, args, self, context)
+        self._enqueue(node, handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        self._check_open()
+        node = self._owner(context)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._order += 1
+        heapq.heappush(self._timers, (when, self._order, node, timer))
+        return timer
+
+    @property
+    def timers(self) -> int:
+        """How many timers are set, with those that were cancelled and not swept yet."""
+        return len(self._timers)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self._timers_cancelled += 1
+        if self._timers_cancelled > CANCELLED_TIMERS_MAX and self._timers_cancelled * 2 > len(self._timers):
+            self._timers = [timer for timer in self._timers if not timer[3].cancelled() and timer[3] is not handle]
+            heapq.heapify(self._timers)
+            self._timers_cancelled = 0
+
+    def _owner(self, context: contextvars.Context | None) -> Node:
+        node = CURRENT_NODE.get() if context is None else context.get(CURRENT_NODE)
+        return self._world if node is None else node
+
+    def _enqueue(self, node: Node, handle: asyncio.Handle) -> None:
+        queue = self._callbacks.get(node)
+        if queue is not None and not self._burying:  # a killed node has no queue
+            self._order += 1
+            queue.append((self._order, handle))
+
+    # Tasks and futures
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - admits no generators
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+        **options: Any,
+    ) -> asyncio.Task[T]:
+        """As asyncio does; the task belongs to its context's node. Each loop counts tasks from 1, so traces repeat."""
+        self._check_open()
+        self._tasks_made += 1
+        name = name or f"task-{self._tasks_made}"
+        task: asyncio.Task[T]
+        if self._task_factory is None:
+            task = asyncio.Task(coro, loop=self, name=name, context=context, **options)
+        else:
+            task = self._task_factory(self, coro, name=name, context=context, **options)
+        node = self._owner(context)
+        self._tasks[task] = node
+        if node.state is NodeState.KILLED:
+            self._killed_tasks.append(task)
+        return task
+
+    def set_task_factory(self, factory: Any) -> None:
+        self._task_factory = factory
+
+    def get_task_factory(self) -> Any:
+        return self._task_factory
+
+    # Running
+
+    def run_forever(self) -> None:
+        self._check_open()
+        if self._is_running:
+            raise RuntimeError("this event loop is already running")
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._generators.add, finalizer=self._finalize_generator)
+        asyncio._set_running_loop(self)
+        self._is_running = True
+        try:
+            while not self._is_stopping:
+                self._step()
+        finally:
+            self._is_running = self._is_stopping = False
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+
+    def run_until_complete(  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - admits no generators
+        self, future: Awaitable[T]
+    ) -> T:
+        task = asyncio.ensure_future(future, loop=self)
+        task.add_done_callback(self._stop_when_done)
+        try:
+            self.run_forever()
+        except BaseException:
+            if task.done() and not task.cancelled():
+                task.exception()  # the failure that ends the run is the one to tell
+            raise
+        finally:
+            task.remove_done_callback(self._stop_when_done)
+        if not task.done():
+            raise RuntimeError("the event loop was stopped before the future was done")
+        return task.result()
+
+    def _stop_when_done(self, _future: asyncio.Future[Any]) -> None:
+        self._is_stopping = True
+
+    def _step(self) -> None:
+        """Run one callback, after having moved the clock on if nothing can run now."""
+        self._enqueue_due_timers()
+        queue = self._pick()
+        while queue is None:
+            if not self._timers:
+                raise Deadlock(
+                    f"at {self._now:.6f} s nothing can run and no timer is set; waiting are:\n{self._waiting()}"
+                )
+            self._now = max(self._now, self._timers[0][0])
+            if self._now > self._ends_at:
+                raise LimitReached(
+                    f"the run passed {self._ends_at:.0f} virtual seconds; waiting are:\n{self._waiting()}"
+                )
+            self._enqueue_due_timers()
+            queue = self._pick()
+        node, handles = queue
+        _order, handle = handles.popleft()
+        if handle.cancelled():
+            return
+        self.steps += 1
+        if self.steps > self._steps_max:
+            raise LimitReached(
+                f"the run passed {self._steps_max} steps at {self._now:.6f} s; waiting are:\n{self._waiting()}"
+            )
+        self._now += self._step_s
+        self._note_step(node, handle)
+        handle._run()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _enqueue_due_timers(self) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= self._now:
+            _when, _order, node, timer = heapq.heappop(timers)
+            if timer.cancelled():
+                self._timers_cancelled = max(0, self._timers_cancelled - 1)
+            else:
+                self._enqueue(node, timer)
+
+    def _pick(self) -> tuple[Node, deque[tuple[int, asyncio.Handle]]] | None:
+        """Who makes the next step."""
+        queues = [item for item in self._callbacks.items() if item[1] and item[0].state is NodeState.RUNNING]
+        if not queues:
+            return None
+        if len(queues) == 1:
+            return queues[0]
+        if self._rng is not None:
+            return queues[int(self._rng.random() * len(queues))]
+        return min(queues, key=lambda item: item[1][0][0])
+
+    def _note_step(self, node: Node, handle: asyncio.Handle) -> None:
+        callback: object = handle._callback  # type: ignore[attr-defined] # absent from the stubs; names the step
+        owner: object = getattr(callback, "__self__", None)
+        what = (
+            owner.get_name()
+            if isinstance(owner, asyncio.Task)
+            else getattr(callback, "__qualname__", type(callback).__name__)
+        )
+        self.trace = zlib.crc32(f"{self._now!r} {node.name} {what}\n".encode(), self.trace)
+        if self._on_step is not None:
+            self._on_step(self._now, node.name, what)
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    def is_running(self) -> bool:
+        return self._is_running
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def close(self) -> None:
+        """End the loop. Unfinished tasks are put away in silence: their `finally` blocks run now, and reach nobody."""
+        if self._is_running:
+            raise RuntimeError("a running event loop cannot be closed")
+        if self._is_closed:
+            return
+        self._burying = True
+        self._bury_tasks()
+        for queue in self._callbacks.values():
+            queue.clear()
+        self._timers.clear()
+        self._killed_tasks.clear()
+        self._is_closed = True
+
+    def _bury_tasks(self) -> None:
+        buried: set[int] = set()
+        keep: list[asyncio.Task[Any]] = []
+        while tasks := [task for task in list(self._tasks) if not task.done() and id(task) not in buried]:
+            for task in tasks:  # a `finally` block may have started another one: hence the outer loop
+                buried.add(id(task))
+                keep.append(task)
+                task._log_destroy_pending = False  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] - as asyncio.gather does
+                _close_coroutine(task)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("Event loop is closed")
+
+    # Faults
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Whatever asyncio would only log ends the run."""
+        if self._is_closed or self._burying or (self._leaks_allowed and context.get("message") == TASK_DESTROYED):
+            return
+        if self._exception_handler is not None:
+            self._exception_handler(self, context)
+            return
+        cause = context.get("exception")
+        details = "".join(
+            f"\n  {key}: {value!r}" for key, value in context.items() if key not in ("message", "exception")
+        )
+        failure = CallbackFailed(f"{context.get('message', 'a callback failed')}: {cause!r}{details}")
+        failure.__cause__ = cause if isinstance(cause, BaseException) else None
+        if self._failure is None:
+            self._failure = failure
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def set_exception_handler(
+        self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None
+    ) -> None:
+        self._exception_handler = handler
+
+    def get_exception_handler(self) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None:
+        return self._exception_handler
+
+    def take_failure(self) -> SimulationFailure | None:
+        """The failure that was noticed since the last step, such as by the collector; the caller raises it."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """Has no effect: under virtual time no callback is slow."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override] # never returns
+        raise RuntimeError(f"no threads run under virtual time: {func!r} was to run in an executor")
+
+    def set_default_executor(self, executor: Any) -> NoReturn:
+        raise RuntimeError("no threads run under virtual time")
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """There is none."""
+
+    async def shutdown_asyncgens(self) -> None:
+        generators = list(self._generators)
+        self._generators.clear()
+        await asyncio.gather(*(generator.aclose() for generator in generators), return_exceptions=True)
+
+    def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generators.discard(generator)
+        if not self._is_closed and not self._burying:
+            self.call_soon(self.create_task, generator.aclose())
+
+    def _waiting(self) -> str:
+        lines = [f"  {self._tasks[task].name}: {describe_task(task)}" for task in self.pending_tasks()]
+        lines += [f"  {node.name} is paused" for node in self._callbacks if node.state is NodeState.PAUSED]
+        return "\n".join(lines) or "  nobody"
+
+
+def describe_task(task: asyncio.Task[Any]) -> str:
+    """A task's name and the chain of functions that waits in it, outermost first."""
+    return f"{task.get_name()}: " + (" > ".join(_frames(task.get_coro())) or "not started")
+
+
+def _frames(coroutine: Any) -> Iterator[str]:
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            return
+        yield f"{frame.f_code.co_qualname} ({frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno})"
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+
+
+def _close_coroutine(task: asyncio.Task[Any]) -> None:
+    coroutine: Any = task.get_coro()
+    for _ in range(FINALLY_BLOCKS_MAX):
+        try:
+            coroutine.close()
+        except RuntimeError:  # it waits in a `finally` block: close it there too
+            continue
+        except (Exception, asyncio.CancelledError):  # its node is gone, or the run is over: nobody is left to be told
+            return
+        return
+
+
+def run(
+    main: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    seed: int | None = None,
+    step_s: float = 0.0,
+    seconds_max: float = SECONDS_MAX,
+    steps_max: int = STEPS_MAX,
+    leaks_allowed: bool = False,
+) -> T:
+    """Run a program under virtual time and return its result, as `asyncio.run` does under real time.
+
+    Args:
+        seed: decides which node makes each step and what the clock shows first; None for neither.
+        leaks_allowed: do not fail where tasks are left unfinished at the end.
+
+    Raises:
+        SimulationFailure: it waits for ever, takes too long, a callback failed, or tasks were left behind.
+    """
+    rng = None if seed is None else random.Random(seed)
+    start_s = 0.0 if rng is None else rng.uniform(0.0, 1_000_000.0)
+    loop = VirtualTimeLoop(
+        rng,
+        start_s=start_s,
+        step_s=step_s,
+        seconds_max=seconds_max,
+        steps_max=steps_max,
+        leaks_allowed=leaks_allowed,
+    )
+    with contextlib.closing(loop):
+        result = loop.run_until_complete(main())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        gc.collect()  # brings up exceptions that nobody has looked at
+        failure = loop.take_failure()
+        if failure is not None:
+            raise failure
+        left = loop.pending_tasks()
+        if left and not leaks_allowed:
+            raise TasksLeaked(
+                "the program ended and left behind:\n" + "\n".join(f"  {describe_task(task)}" for task in left)
+            )
+    return result

@@ -1,0 +1,270 @@
+"""The promises of GrainDirectory, held by every implementation: in memory, and on Redis or Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from silo.directory.addresses import EPOCH_MAX, Entry, GrainId, SiloAddress
+from silo.directory.contract import GrainDirectory, Registration
+from silo.directory.errors import InvalidIdentity
+from silo.directory.memory_directory import MemoryDirectory
+from silo.directory.redis_directory import RedisDirectory
+from tests.support.redis_server import ask_until, server_for_tests
+
+ADA = GrainId("player", "ada")
+LOBBY = GrainId("room", "lobby")
+ONE = SiloAddress("10.0.0.1:7000", 11)
+TWO = SiloAddress("10.0.0.2:7000", 22)
+
+
+@pytest.fixture(scope="module")
+def redis_cluster_url() -> Iterator[str]:
+    """A Redis Cluster of one node that has all slots."""
+    with server_for_tests(arguments=["--cluster-enabled", "yes"]) as server:
+        with redis.Redis.from_url(server.url) as client:
+            client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+            ask_until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+        yield server.url.replace("redis://", "redis+cluster://")
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("redis_url", marks=pytest.mark.redis),
+        pytest.param("redis_cluster_url", marks=pytest.mark.redis),
+    ]
+)
+async def directory(request: pytest.FixtureRequest, cluster_name: str) -> AsyncIterator[GrainDirectory]:
+    if request.param == "memory":
+        yield MemoryDirectory()
+        return
+    redis_directory = RedisDirectory.at(request.getfixturevalue(request.param), cluster_name)
+    yield redis_directory
+    await redis_directory.close()
+
+
+async def registered(directory: GrainDirectory, grain: GrainId, silo: SiloAddress, activation: str) -> Entry:
+    """The row of a grain that had none, now held by this activation."""
+    (entry,) = await directory.register([Registration(grain, silo, activation)])
+    assert entry is not None
+    assert (entry.grain, entry.silo, entry.activation) == (grain, silo, activation)
+    return entry
+
+
+async def rows(directory: GrainDirectory, silo: SiloAddress | None = None) -> set[Entry]:
+    return {entry async for page in directory.entries(silo) for entry in page}
+
+
+async def test_an_unknown_grain_has_no_row(directory: GrainDirectory) -> None:
+    assert await directory.lookup([ADA]) == [None]
+
+
+async def test_a_registration_is_seen_by_every_lookup_after_it(directory: GrainDirectory) -> None:
+    entry = await registered(directory, ADA, ONE, "a1")
+    assert await directory.lookup([LOBBY, ADA, ADA]) == [None, entry, entry]
+
+
+async def test_S017_of_two_registrations_at_once_one_wins_and_both_learn_which(directory: GrainDirectory) -> None:
+    answers = await asyncio.gather(
+        *(directory.register([Registration(ADA, ONE, f"a{n}"), Registration(LOBBY, TWO, f"b{n}")]) for n in range(20))
+    )
+    assert len({tuple(answer) for answer in answers}) == 1
+    assert await directory.lookup([ADA, LOBBY]) == answers[0]
+
+
+async def test_R418_a_move_replaces_exactly_the_row_it_expects(directory: GrainDirectory) -> None:
+    source = await registered(directory, ADA, ONE, "a1")
+    (target,) = await directory.register([Registration(ADA, TWO, "a2", expected=source)])
+    assert target is not None
+    assert (target.silo, target.activation) == (TWO, "a2")
+    assert target.epoch > source.epoch
+
+
+async def test_R418_the_mover_that_comes_too_late_is_told_who_won(directory: GrainDirectory) -> None:
+    source = await registered(directory, ADA, ONE, "a1")
+    (winner,) = await directory.register([Registration(ADA, TWO, "a2", expected=source)])
+    assert await directory.register([Registration(ADA, ONE, "a3", expected=source)]) == [winner]
+    assert await directory.lookup([ADA]) == [winner]
+
+
+@pytest.mark.parametrize("difference", ["silo", "incarnation", "activation", "epoch"])
+async def test_every_part_of_the_expected_row_counts(directory: GrainDirectory, difference: str) -> None:
+    standing = await registered(directory, ADA, ONE, "a1")
+    believed = {
+        "silo": Entry(ADA, TWO, "a1", standing.epoch),
+        "incarnation": Entry(ADA, SiloAddress(ONE.endpoint, 12), "a1", standing.epoch),
+        "activation": Entry(ADA, ONE, "a2", standing.epoch),
+        "epoch": Entry(ADA, ONE, "a1", standing.epoch + 1),
+    }[difference]
+    assert await directory.register([Registration(ADA, TWO, "b1", expected=believed)]) == [standing]
+    assert await directory.unregister([believed]) == [False]
+    assert await directory.lookup([ADA]) == [standing]
+
+
+async def test_none_is_answered_only_where_a_row_was_expected_and_none_stands(directory: GrainDirectory) -> None:
+    gone = await registered(directory, ADA, ONE, "a1")
+    assert await directory.unregister([gone]) == [True]
+    assert await directory.register([Registration(ADA, TWO, "a2", expected=gone)]) == [None]
+    assert await directory.lookup([ADA]) == [None]
+
+
+async def test_S014_the_same_registration_asked_again_answers_with_its_own_row(directory: GrainDirectory) -> None:
+    asked = Registration(ADA, ONE, "a1")
+    first = await directory.register([asked])
+    assert await directory.register([asked]) == first
+    (source,) = first
+    move = Registration(ADA, TWO, "a2", expected=source)
+    moved = await directory.register([move])
+    assert await directory.register([move]) == moved
+
+
+async def test_S016_a_late_unregister_leaves_the_newer_row(directory: GrainDirectory) -> None:
+    old = await registered(directory, ADA, ONE, "a1")
+    (new,) = await directory.register([Registration(ADA, TWO, "a2", expected=old)])
+    assert await directory.unregister([old]) == [False]
+    assert await directory.lookup([ADA]) == [new]
+
+
+async def test_unregister_removes_a_row_once(directory: GrainDirectory) -> None:
+    ada = await registered(directory, ADA, ONE, "a1")
+    lobby = await registered(directory, LOBBY, ONE, "b1")
+    assert await directory.unregister([ada, lobby, ada]) == [True, True, False]
+    assert await rows(directory) == set()
+
+
+async def test_the_epoch_grows_over_a_grains_life_even_across_unregistering(directory: GrainDirectory) -> None:
+    epochs: list[int] = []
+    for turn in range(5):
+        entry = await registered(directory, ADA, ONE, f"a{turn}")
+        epochs.append(entry.epoch)
+        await directory.unregister([entry])
+    assert epochs == sorted(set(epochs))
+
+
+async def test_the_epoch_exceeds_the_floor_that_the_asker_knows(directory: GrainDirectory) -> None:
+    (entry,) = await directory.register([Registration(ADA, ONE, "a1", floor=2**40)])
+    assert entry is not None
+    assert entry.epoch == 2**40 + 1
+    (moved,) = await directory.register([Registration(ADA, TWO, "a2", expected=entry, floor=7)])
+    assert moved is not None
+    assert moved.epoch == 2**40 + 2
+
+
+async def test_an_epoch_too_great_for_lua_is_refused_where_it_is_asked_for(directory: GrainDirectory) -> None:
+    with pytest.raises(InvalidIdentity, match="2\\*\\*53"):
+        await directory.register([Registration(ADA, ONE, "a1", floor=EPOCH_MAX)])
+
+
+async def test_the_greatest_epoch_is_exact(directory: GrainDirectory) -> None:
+    (entry,) = await directory.register([Registration(ADA, ONE, "a1", floor=EPOCH_MAX - 2)])
+    assert entry is not None
+    assert entry.epoch == EPOCH_MAX - 1
+    assert await directory.lookup([ADA]) == [entry]
+
+
+async def test_a_batch_is_many_compare_and_sets_each_alone(directory: GrainDirectory) -> None:
+    held = await registered(directory, ADA, ONE, "a1")
+    gone = Entry(LOBBY, ONE, "old", 1)
+    answers = await directory.register(
+        [
+            Registration(ADA, TWO, "a2"),
+            Registration(LOBBY, TWO, "b1", expected=gone),
+            Registration(GrainId("room", "new"), TWO, "c1"),
+            Registration(GrainId("room", "new"), ONE, "c2"),
+        ]
+    )
+    assert answers[:2] == [held, None]
+    assert answers[2] is not None
+    assert answers[2].activation == "c1"
+    assert answers[3] == answers[2]
+
+
+async def test_answers_come_in_the_order_of_the_questions_over_all_buckets(directory: GrainDirectory) -> None:
+    grains = [GrainId("k", f"{n}") for n in range(3_000)]
+    asked = [Registration(grain, ONE, f"a{n}") for n, grain in enumerate(grains)]
+    entries = await directory.register(asked)
+    assert [entry and (entry.grain, entry.activation) for entry in entries] == [(a.grain, a.activation) for a in asked]
+    order = random.Random(7).sample(range(len(grains)), len(grains))
+    assert await directory.lookup([grains[n] for n in order]) == [entries[n] for n in order]
+    assert await rows(directory) == set(entries)
+    present = [entry for entry in entries if entry is not None]
+    assert await directory.unregister(present) == [True] * len(grains)
+    assert await rows(directory) == set()
+
+
+async def test_nothing_asked_is_nothing_answered(directory: GrainDirectory) -> None:
+    assert await directory.lookup([]) == []
+    assert await directory.register([]) == []
+    assert await directory.unregister([]) == []
+    assert await rows(directory) == set()
+
+
+async def test_entries_of_one_silo_are_those_of_this_incarnation(directory: GrainDirectory) -> None:
+    again = SiloAddress(ONE.endpoint, ONE.incarnation + 1)
+    ada = await registered(directory, ADA, ONE, "a1")
+    lobby = await registered(directory, LOBBY, again, "b1")
+    assert await rows(directory, ONE) == {ada}
+    assert await rows(directory, again) == {lobby}
+    assert await rows(directory, TWO) == set()
+
+
+@pytest.mark.parametrize(
+    "key", ["with blank", " ", "a/b/c", "new\nline", "ключ", "🗝", "x" * 512, "'", '"', "{x}", "\\"]
+)
+async def test_every_key_that_a_grain_may_have_comes_back(directory: GrainDirectory, key: str) -> None:
+    entry = await registered(directory, GrainId.of("k", key), ONE, "a1")
+    assert await directory.lookup([GrainId("k", key)]) == [entry]
+    assert await rows(directory) == {entry}
+    assert await directory.unregister([entry]) == [True]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Registration(ADA, ONE, "two words"),
+        Registration(ADA, ONE, ""),
+        Registration(ADA, SiloAddress("host name:1", 1), "a1"),
+        Registration(ADA, ONE, "a1", expected=Entry(LOBBY, ONE, "a0", 1)),
+    ],
+)
+async def test_what_no_row_could_hold_is_refused_before_anything_is_written(
+    directory: GrainDirectory, asked: Registration
+) -> None:
+    with pytest.raises(InvalidIdentity):
+        await directory.register([Registration(LOBBY, ONE, "b1"), asked])
+    assert await directory.lookup([LOBBY]) == [None]
+
+
+Step = tuple[str, int, int, int]
+"""What to do, to which grain, for which silo, and which of the rows seen so far to expect or remove."""
+
+STEPS = st.tuples(st.sampled_from(["register", "unregister"]), st.integers(0, 2), st.integers(0, 1), st.integers(0, 5))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=st.lists(STEPS, max_size=25))
+async def test_memory_and_redis_answer_alike(redis_url: str, history: list[Step]) -> None:
+    twin = MemoryDirectory()
+    directory = RedisDirectory.at(redis_url, f"twin-{random.SystemRandom().getrandbits(48):x}")
+    try:
+        seen: list[Entry | None] = [None]
+        for number, (what, grain, silo, which) in enumerate(history):
+            believed = seen[which % len(seen)]
+            if what == "register":
+                named = GrainId("k", str(grain)) if believed is None else believed.grain
+                asked = [Registration(named, (ONE, TWO)[silo], f"a{number}", expected=believed, floor=which)]
+                answers = await directory.register(asked)
+                assert answers == await twin.register(asked)
+                seen += answers
+            elif believed is not None:
+                assert await directory.unregister([believed]) == await twin.unregister([believed])
+        assert await rows(directory) == await rows(twin)
+    finally:
+        await directory.close()

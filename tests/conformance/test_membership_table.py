@@ -1,0 +1,313 @@
+"""What every membership table keeps to, whichever store it is on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from silo.directory.addresses import SiloAddress
+from silo.directory.errors import InvalidSettings, MembershipUnavailable
+from silo.directory.membership import (
+    Advance,
+    Bury,
+    Join,
+    MembershipTable,
+    ProcessIdentity,
+    Read,
+    Renew,
+    SiloInfo,
+    SiloRow,
+    SiloStatus,
+    Table,
+    TableAnswer,
+    TableRequest,
+    TableStatus,
+    Verdict,
+)
+from silo.directory.memory_membership import DEAD_ROWS_KEPT, RUN_LEAP, MemoryMembershipTable
+from silo.directory.redis_connection import open_sync
+from silo.directory.redis_membership import RedisMembershipTable, members_key, views_channel
+from silo.embedded import EmbeddedServer
+
+A, B, C = (SiloAddress(f"10.0.0.{n}:7000", 2**62 + n) for n in (1, 2, 3))
+INFO = SiloInfo(
+    name="silo-1\0é\n",
+    kinds=("room", "player"),
+    meta={"zone": "a b"},
+    app_version="1.2",
+    process=ProcessIdentity("boot/1/2", 17, 2**40),
+)
+OK, STALE, DEAD = TableStatus.OK, TableStatus.STALE, TableStatus.DEAD
+TIMEOUT_S = 5.0
+
+
+@pytest.fixture(params=["memory", "redis"])
+def table(request: pytest.FixtureRequest, cluster_name: str) -> Iterator[MembershipTable]:
+    if request.param == "memory":
+        yield MemoryMembershipTable()
+        return
+    url: str = request.getfixturevalue("redis_url")
+    redis_table = RedisMembershipTable(lambda timeout_s: open_sync(url, timeout_s), cluster_name)
+    yield redis_table
+    redis_table.close()
+
+
+def ask(table: MembershipTable, request: TableRequest) -> TableAnswer:
+    return table.ask(request, TIMEOUT_S)
+
+
+def row(answer: TableAnswer, silo: SiloAddress) -> SiloRow:
+    return next(row for row in answer.table.rows if row.silo == silo)
+
+
+def verdict(answer: TableAnswer, target: SiloAddress) -> Verdict:
+    return Verdict(target, answer.table.run, answer.table.version, row(answer, target).seq)
+
+
+def test_an_empty_table_has_version_0(table: MembershipTable) -> None:
+    answer = ask(table, Read())
+    assert (answer.status, answer.table.version, answer.table.rows) == (OK, 0, ())
+    assert answer.table.run
+
+
+def test_a_join_adds_a_joining_row_that_has_seen_its_own_version(table: MembershipTable) -> None:
+    answer = ask(table, Join(A, INFO))
+    assert answer.status is OK
+    assert answer.table.rows == (SiloRow(A, INFO, SiloStatus.JOINING, seq=1, seen=1, joined=1),)
+    second = ask(table, Join(B, INFO))
+    assert [(row.silo, row.joined) for row in second.table.rows] == [(A, 1), (B, 2)]
+
+
+def test_a_join_that_is_there_already_is_stale_so_that_no_lease_counts_from_its_repetition(table: MembershipTable) -> None:
+    first = ask(table, Join(A, INFO))
+    again = ask(table, Join(A, INFO))
+    assert (again.status, again.table) == (STALE, first.table)
+
+
+def test_S022_a_restart_on_the_same_endpoint_joins_beside_the_one_before(table: MembershipTable) -> None:
+    ask(table, Join(A, INFO))
+    restarted = SiloAddress(A.endpoint, A.incarnation + 1)
+    answer = ask(table, Join(restarted, INFO))
+    assert answer.status is OK
+    assert [row.silo for row in answer.table.rows] == [A, restarted]
+
+
+def test_a_renewal_counts_up_and_declares_without_a_new_version(table: MembershipTable) -> None:
+    ask(table, Join(A, INFO))
+    ask(table, Join(B, INFO))
+    answer = ask(table, Renew(A, seen=2, prev=1))
+    assert answer.status is OK
+    assert (row(answer, A).seq, row(answer, A).seen, answer.table.version) == (2, 2, 2)
+    assert row(ask(table, Renew(A, seen=1, prev=2)), A).seen == 2, "what was declared stays declared"
+
+
+def test_H11_a_renewal_without_the_last_answer_changes_nothing(table: MembershipTable) -> None:
+    ask(table, Join(A, INFO))
+    ask(table, Renew(A, seen=1, prev=1))
+    answer = ask(table, Renew(A, seen=1, prev=1))
+    assert answer.status is STALE
+    assert row(answer, A).seq == 2
+
+
+def test_a_silo_that_is_dead_or_unknown_is_told_so(table: MembershipTable) -> None:
+    assert ask(table, Renew(A, seen=0, prev=1)).status is DEAD
+    assert ask(table, Advance(A, SiloStatus.ACTIVE)).status is DEAD
+    ask(table, Join(A, INFO))
+    ask(table, Bury(A, "test"))
+    assert ask(table, Renew(A, seen=1, prev=1)).status is DEAD
+    assert ask(table, Advance(A, SiloStatus.ACTIVE)).status is DEAD
+    assert ask(table, Join(A, INFO)).status is DEAD, "dead is final"
+
+
+def test_the_status_only_moves_forward(table: MembershipTable) -> None:
+    ask(table, Join(A, INFO))
+    active = ask(table, Advance(A, SiloStatus.ACTIVE))
+    assert (active.status, row(active, A).status, active.table.version) == (OK, SiloStatus.ACTIVE, 2)
+    assert ask(table, Advance(A, SiloStatus.ACTIVE)).table == active.table
+    leaving = ask(table, Advance(A, SiloStatus.LEAVING))
+    assert row(leaving, A).status is SiloStatus.LEAVING
+    back = ask(table, Advance(A, SiloStatus.ACTIVE))
+    assert (back.status, back.table) == (OK, leaving.table)
+    assert ask(table, Advance(A, SiloStatus.DEAD)).table == leaving.table, "nobody advances to death"
+
+
+@pytest.mark.parametrize("moved", ["run", "version", "seq"])
+def test_a_verdict_on_facts_that_have_moved_changes_nothing(table: MembershipTable, moved: str) -> None:
+    ask(table, Join(A, INFO))
+    seen = ask(table, Join(B, INFO))
+    given_ = verdict(seen, A)
+    other: dict[str, object] = {"run": "another", "version": given_.version - 1, "seq": given_.seq + 1}
+    refused = ask(table, msgspec.structs.replace(given_, **{moved: other[moved]}))
+    assert (refused.status, refused.table) == (STALE, seen.table)
+    committed = ask(table, given_)
+    assert (committed.status, row(committed, A).status, row(committed, A).dead) == (OK, SiloStatus.DEAD, 3)
+    assert committed.table.version == 3
+    assert ask(table, given_).status is STALE
+
+
+def test_H6_a_verdict_that_comes_after_a_renewal_changes_nothing(table: MembershipTable) -> None:
+    ask(table, Join(A, INFO))
+    late = verdict(ask(table, Join(B, INFO)), A)
+    ask(table, Renew(A, seen=2, prev=1))
+    assert row(ask(table, late), A).dead is None
+
+
+def test_a_burial_needs_no_facts_and_may_be_repeated(table: MembershipTable) -> None:
+    ask(table, Join(A, INFO))
+    buried = ask(table, Bury(A, "test"))
+    assert (buried.status, row(buried, A).dead) == (OK, 2)
+    assert ask(table, Bury(A, "test")).table == buried.table
+    assert ask(table, Bury(C, "never was")).table == buried.table
+
+
+def test_dead_rows_beyond_the_limit_stay_until_every_living_silo_has_seen_them(table: MembershipTable) -> None:
+    ask(table, Join(A, INFO))
+    for n in range(DEAD_ROWS_KEPT + 3):
+        silo = SiloAddress("10.0.1.1:7000", n)
+        ask(table, Join(silo, INFO))
+        answer = ask(table, Bury(silo, "test"))
+    assert len(answer.table.rows) == 1 + DEAD_ROWS_KEPT + 3
+    ask(table, Renew(A, seen=answer.table.version, prev=1))
+    assert ask(table, Read()).table.rows[1:] == answer.table.rows[1:], "a version always names the same rows"
+    after = ask(table, Join(B, INFO))
+    dead = [row.silo.incarnation for row in after.table.rows if row.status is SiloStatus.DEAD]
+    assert dead == list(range(3, DEAD_ROWS_KEPT + 3))
+
+
+SILOS = st.sampled_from([A, B, C])
+REQUESTS = st.one_of(
+    st.builds(Join, SILOS, st.just(INFO)),
+    st.builds(Renew, SILOS, st.integers(0, 6), st.integers(1, 4)),
+    st.builds(Advance, SILOS, st.sampled_from(SiloStatus)),
+    st.builds(Verdict, SILOS, st.just("here"), st.integers(0, 6), st.integers(1, 4)),
+    st.builds(Bury, SILOS, st.just("test")),
+    st.just(Read()),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(requests=st.lists(REQUESTS, max_size=25))
+def test_the_two_tables_answer_alike(requests: list[TableRequest], redis_url: str) -> None:
+    client = open_sync(redis_url, TIMEOUT_S)
+    client.delete(members_key("twins"))
+    client.close()
+    memory, on_redis = MemoryMembershipTable(), RedisMembershipTable(lambda t: open_sync(redis_url, t), "twins")
+    try:
+        runs = ask(memory, Read()).table.run, ask(on_redis, Read()).table.run
+        for request in requests:
+            answers: list[TableAnswer] = []
+            for table, run in zip((memory, on_redis), runs, strict=True):
+                asked = msgspec.structs.replace(request, run=run) if isinstance(request, Verdict) else request
+                answer = ask(table, asked)
+                assert answer.table.run == run
+                answers.append(msgspec.structs.replace(answer, table=Table("", answer.table.version, answer.table.rows)))
+            assert answers[0] == answers[1], request
+    finally:
+        on_redis.close()
+
+
+# ---- of the one in memory
+
+
+def test_a_failover_in_memory_loses_renewals_and_leaps_ahead() -> None:
+    table = MemoryMembershipTable()
+    before = ask(table, Join(A, INFO)).table
+    ask(table, Renew(A, seen=1, prev=1))
+    table.fail_over(before)
+    answer = ask(table, Renew(A, seen=1, prev=2))
+    assert answer.status is STALE
+    assert (row(answer, A).seq, answer.table.version) == (1, 1 + RUN_LEAP)
+    assert answer.table.run != before.run
+
+
+# ---- of the one on Redis
+
+
+def redis_table(url: str, cluster: str) -> RedisMembershipTable:
+    return RedisMembershipTable(lambda timeout_s: open_sync(url, timeout_s), cluster)
+
+
+def test_a_restart_that_keeps_the_rows_has_another_run_and_leaps_ahead(cluster_name: str, redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        table = redis_table(redis_url, cluster_name)
+        seen = ask(table, Join(A, INFO))
+        client.hset(members_key(cluster_name), "run", "the-run-before")
+        refused = ask(table, verdict(seen, A))
+        assert (refused.status, refused.table.version) == (STALE, 1 + RUN_LEAP)
+        assert ask(table, verdict(refused, A)).status is OK
+        table.close()
+
+
+def test_each_new_version_is_published_and_renewals_are_not(cluster_name: str, redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client, client.pubsub() as pubsub:
+        pubsub.subscribe(views_channel(cluster_name))
+        assert pubsub.get_message(timeout=TIMEOUT_S) is not None
+        table = redis_table(redis_url, cluster_name)
+        ask(table, Join(A, INFO))
+        ask(table, Renew(A, seen=1, prev=1))
+        ask(table, Advance(A, SiloStatus.ACTIVE))
+        table.close()
+        heard = [pubsub.get_message(timeout=TIMEOUT_S)["data"] for _ in range(2)]
+        assert heard == [b"1", b"2"]
+        assert pubsub.get_message(timeout=0) is None
+
+
+def test_clusters_on_one_server_do_not_see_each_other(cluster_name: str, redis_url: str) -> None:
+    one, two = redis_table(redis_url, cluster_name), redis_table(redis_url, f"{cluster_name}-2")
+    ask(one, Join(A, INFO))
+    assert ask(two, Read()).table.rows == ()
+    one.close()
+    two.close()
+
+
+def test_a_row_of_an_unknown_format_is_left_alone_and_named(cluster_name: str, redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        table = redis_table(redis_url, cluster_name)
+        ask(table, Join(A, INFO))
+        client.hset(members_key(cluster_name), str(B), b"2 of another kind")
+        for request in (Read(), Bury(B, "test"), Renew(B, seen=1, prev=1)):
+            with pytest.raises(MembershipUnavailable, match=B.endpoint):
+                ask(table, request)
+        assert client.hget(members_key(cluster_name), str(B)) == b"2 of another kind"
+        table.close()
+
+
+def test_a_lost_script_or_connection_is_made_good(cluster_name: str, own_redis_server: EmbeddedServer) -> None:
+    with redis.Redis.from_url(own_redis_server.url) as client:
+        table = redis_table(own_redis_server.url, cluster_name)
+        ask(table, Join(A, INFO))
+        client.script_flush()
+        assert ask(table, Renew(A, seen=1, prev=1)).status is OK
+        client.client_kill_filter(_type="normal", skipme=True)
+        assert ask(table, Read()).status is OK
+        assert row(ask(table, Renew(A, seen=1, prev=2)), A).seq == 3
+        table.close()
+
+
+def test_S106_a_store_that_stands_still_fails_the_request_within_its_timeout(
+    cluster_name: str, own_redis_server: EmbeddedServer
+) -> None:
+    with redis.Redis.from_url(own_redis_server.url) as client:
+        table = redis_table(own_redis_server.url, cluster_name)
+        table.ask(Join(A, INFO), 0.1)
+        client.execute_command("CLIENT", "PAUSE", "600", "ALL")
+        with pytest.raises(MembershipUnavailable):
+            table.ask(Renew(A, seen=1, prev=1), 0.1)
+        assert table.ask(Read(), TIMEOUT_S).status is OK
+        table.close()
+
+
+def test_rights_that_are_missing_are_named_at_once(cluster_name: str, own_redis_server: EmbeddedServer) -> None:
+    with redis.Redis.from_url(own_redis_server.url) as client:
+        client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-info")
+        url = own_redis_server.url.replace("redis://", "redis://poor:pw@")
+        table = redis_table(url, cluster_name)
+        with pytest.raises(InvalidSettings, match="INFO"):
+            ask(table, Join(A, INFO))
+        table.close()
+        assert client.exists(members_key(cluster_name)) == 0

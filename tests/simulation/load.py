@@ -1,0 +1,107 @@
+"""The load: clients that call counters and relays, alone, in bursts, slowly, and sometimes changing their mind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from silo.client import Client
+from silo.reference import with_timeout
+
+from tests.simulation.grains import Counter, Relay, witnessed
+
+WORKERS = 3
+BURST_MAX = 6
+
+
+class Caller:
+    """One client and its workers. All of it runs in the client's own node.
+
+    Args:
+        keys: how many counters there are.
+        deadlines_s: the deadlines to choose from.
+    """
+
+    def __init__(
+        self, client: Client, name: str, rng: random.Random, *, keys: int, deadlines_s: tuple[float, ...]
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._rng = rng
+        self._keys = keys
+        self._deadlines_s = deadlines_s
+
+    async def work(self, lasts_s: float) -> None:
+        """Make calls for so long, and wait until all have ended."""
+        until = asyncio.get_running_loop().time() + lasts_s
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WORKERS):
+                group.create_task(self._worker(until))
+
+    async def _worker(self, until: float) -> None:
+        loop, rng = asyncio.get_running_loop(), self._rng
+        while loop.time() < until:
+            await rng.choice((self._burst, self._burst, self._slow, self._read, self._relay, self._move, self._give_up))()
+            await asyncio.sleep(rng.expovariate(4.0))
+
+    async def touch(self, key: str, deadline_s: float) -> int | None:
+        """One call to one counter."""
+        counter = with_timeout(self._client.grain(Counter, key), deadline_s)
+        return await self._call(counter.increment, f"counter/{key}", deadline_s)
+
+    async def _burst(self) -> None:
+        """Calls to one counter at once: they run in this order."""
+        key, deadline_s = self._pick()
+        counter = with_timeout(self._client.grain(Counter, key), deadline_s)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._rng.randint(1, BURST_MAX)):
+                group.create_task(self._call(counter.increment, f"counter/{key}", deadline_s))
+
+    async def _slow(self) -> None:
+        key, deadline_s = self._pick()
+        takes_s = self._rng.uniform(0.01, 1.0)
+        counter = with_timeout(self._client.grain(Counter, key), deadline_s)
+        await self._call(lambda call: counter.increment(call, takes_s), f"counter/{key}", deadline_s)
+
+    async def _read(self) -> None:
+        key, deadline_s = self._pick()
+        takes_s = self._rng.uniform(0.0, 0.2)
+        counter = with_timeout(self._client.grain(Counter, key), deadline_s)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._rng.randint(1, 3)):
+                group.create_task(
+                    self._call(
+                        lambda call: counter.read(call, takes_s), f"counter/{key}", deadline_s, interleaves=True
+                    )
+                )
+
+    async def _relay(self) -> None:
+        key, deadline_s = self._pick()
+        target, times = str(self._rng.randrange(self._keys)), self._rng.randint(1, 3)
+        relay = with_timeout(self._client.grain(Relay, key), deadline_s)
+        await self._call(lambda call: relay.forward(call, target, times), f"relay/{key}", deadline_s)
+
+    async def _move(self) -> None:
+        key, deadline_s = self._pick()
+        counter = with_timeout(self._client.grain(Counter, key), deadline_s)
+        await self._call(counter.increment_and_move, f"counter/{key}", deadline_s)
+
+    async def _give_up(self) -> None:
+        """A call whose caller soon no longer waits."""
+        key, deadline_s = self._pick()
+        counter = with_timeout(self._client.grain(Counter, key), deadline_s)
+        call = asyncio.create_task(self._call(lambda call: counter.increment(call, 0.3), f"counter/{key}", deadline_s))
+        await asyncio.wait([call], timeout=self._rng.uniform(0.0, 0.4))
+        call.cancel()
+        await asyncio.wait([call])
+
+    def _pick(self) -> tuple[str, float]:
+        return str(self._rng.randrange(self._keys)), self._rng.choice(self._deadlines_s)
+
+    async def _call(
+        self, send: Callable[[str], Awaitable[int]], target: str, deadline_s: float, *, interleaves: bool = False
+    ) -> int | None:
+        return await witnessed(
+            send, caller=self._name, target=target, deadline_s=deadline_s, interleaves=interleaves
+        )

@@ -1,0 +1,89 @@
+"""What befalls a simulated cluster: kinds of faults, and scripts of them drawn from a seed."""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass
+
+
+class Act(enum.StrEnum):
+    """One thing that a script does to the cluster."""
+
+    MOVE = "move"
+    MOVE_BATCH = "move_batch"
+    JOIN = "join"
+    DRAIN = "drain"
+    RESTART = "restart"
+    """Drain a silo and start another on its endpoint."""
+    RESET = "reset"
+    """Break the connections between two processes, or all of one."""
+    SLOW = "slow"
+    """Make the way between two processes slow for a while."""
+    HICCUP = "hiccup"
+    """Cut or freeze something for less time than anything notices."""
+    CUT = "cut"
+    CUT_ONE_WAY = "cut_one_way"
+    ISOLATE = "isolate"
+    """Cut one process off from all others, the store included."""
+    KILL = "kill"
+    KILL_CLIENT = "kill_client"
+    PAUSE = "pause"
+    STORE_DOWN = "store_down"
+    STORE_FAILS = "store_fails"
+    STORE_LOSES_ANSWERS = "store_loses_answers"
+    STORE_CUT = "store_cut"
+    """Cut one silo off from the store alone."""
+
+
+PLANNED = (Act.MOVE, Act.MOVE, Act.MOVE_BATCH, Act.JOIN, Act.DRAIN, Act.RESTART)
+"""What an operator does: no call may be lost by it, nor any state."""
+UNNOTICED = (Act.RESET, Act.SLOW, Act.HICCUP)
+"""What links bridge: no call may be lost by it either."""
+FAULTS = frozenset(Act) - frozenset(PLANNED) - frozenset(UNNOTICED)
+"""What may cost calls, and the state of what dies; never a promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A kind of weather: what may happen, and how often."""
+
+    name: str
+    acts: tuple[Act, ...]
+    every_s: tuple[float, float] = (0.3, 2.5)
+
+
+PROFILES = (
+    Profile("planned", PLANNED),
+    Profile("moves", (Act.MOVE, Act.MOVE_BATCH), (0.02, 0.4)),
+    Profile("unnoticed", (*PLANNED, *UNNOTICED, *UNNOTICED)),
+    Profile("crashes", (Act.MOVE, Act.MOVE, Act.JOIN, Act.KILL, Act.KILL_CLIENT)),
+    Profile("pauses", (Act.MOVE, Act.MOVE, Act.PAUSE, Act.HICCUP)),
+    Profile("partitions", (Act.MOVE, Act.MOVE, Act.CUT, Act.CUT_ONE_WAY, Act.ISOLATE, Act.RESET)),
+    Profile(
+        "store", (Act.MOVE, Act.MOVE, Act.STORE_DOWN, Act.STORE_FAILS, Act.STORE_LOSES_ANSWERS, Act.STORE_CUT, Act.JOIN)
+    ),
+    Profile("everything", tuple(Act)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One line of a script."""
+
+    at_s: float
+    act: Act
+
+
+def profile_of(seed: int) -> Profile:
+    """Seeds take turns among the profiles."""
+    return PROFILES[seed % len(PROFILES)]
+
+
+def script(profile: Profile, rng: random.Random, lasts_s: float) -> list[Beat]:
+    """What happens when, within the time that the load lasts."""
+    beats: list[Beat] = []
+    at_s = 1.0
+    while (at_s := at_s + rng.uniform(*profile.every_s)) < lasts_s:
+        beats.append(Beat(at_s, rng.choice(profile.acts)))
+    return beats

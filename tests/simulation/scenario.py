@@ -1,0 +1,324 @@
+"""One seed: a cluster, its load, what befalls it, the quiet after that, and the verdict of the checkers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections import Counter as Tally
+from dataclasses import dataclass, field
+
+from silo.directory.errors import SiloError
+from silo.testing.nodes import Node, NodeKilled
+from silo.testing.virtual_time import SimulationFailure, VirtualTimeLoop, describe_task
+
+from tests.simulation.cluster import ClientProcess, Process, SimulatedCluster
+from tests.simulation.grains import Counter, Relay, Stage, staged
+from tests.simulation.load import Caller
+from tests.simulation.profiles import FAULTS, Act, Beat, Profile, profile_of, script
+from tests.simulation.stores import STORE
+from tests.support.history import Violation, bijection, check
+from tests.support.witness import Ended, ListWitness, What
+
+LOAD_S = 25.0
+"""For how long clients make calls."""
+SETTLE_S = 20.0
+"""How long after the last fault its traces may last: a lease, its judgement, a rejoin, and the deadlines of calls."""
+STEP_S = 1e-6
+"""How far the clock moves with each callback."""
+DEADLINES_S = (2.0, 5.0, 10.0)
+DEADLINES_PLANNED_S = (15.0, 30.0)
+"""Where no call may be lost, deadlines are long enough for what is planned."""
+SILOS_MAX = 5
+VIRTUAL_S_MAX = 600.0
+
+
+@dataclass
+class Result:
+    """What one seed showed."""
+
+    seed: int
+    profile: str
+    violations: list[Violation] = field(default_factory=list[Violation])
+    trace: int = 0
+    steps: int = 0
+    virtual_s: float = 0.0
+    calls: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict[str, int])
+    moves: int = 0
+    acts: dict[str, int] = field(default_factory=dict[str, int])
+    failure: str = ""
+
+
+def run_seed(seed: int, profile: Profile | None = None) -> Result:
+    """Run one seed to its end; the same seed gives the same result."""
+    profile = profile or profile_of(seed)
+    rng = random.Random(seed)
+    result = Result(seed, profile.name)
+    loop = VirtualTimeLoop(
+        random.Random(rng.random()), start_s=rng.uniform(0, 100_000), step_s=STEP_S, seconds_max=VIRTUAL_S_MAX
+    )
+    gc.disable()  # when it runs must not depend on what ran before
+    try:
+        with staged(Stage(ListWitness(loop.time))) as stage:
+            scenario = Scenario(loop, rng, stage, profile, result)
+            started = loop.time()
+            try:
+                loop.run_until_complete(scenario.play())
+            except SimulationFailure as error:
+                result.failure = f"{type(error).__name__}: {error}"
+            result.trace, result.steps, result.virtual_s = loop.trace, loop.steps, loop.time() - started
+            _judge(result, stage)
+    finally:
+        loop.close()
+        gc.enable()
+    return result
+
+
+def _judge(result: Result, stage: Stage) -> None:
+    events = stage.witness.events
+    result.violations += check(events, SETTLE_S)
+    ended = [event for event in events if event.what is What.CALL_ENDED]
+    result.calls = len(ended)
+    result.outcomes = dict(sorted(Tally(event.outcome for event in ended).items()))
+    result.moves = sum(1 for event in events if event.what is What.OPENED and event.because == "migration")
+    if not any(event.outcome == Ended.VALUE for event in ended):
+        result.violations.append(Violation("the cluster serves", "all", "no call at all was answered"))
+
+
+class Scenario:
+    """The course of one seed."""
+
+    def __init__(
+        self, loop: VirtualTimeLoop, rng: random.Random, stage: Stage, profile: Profile, result: Result
+    ) -> None:
+        self._loop = loop
+        self._rng = rng
+        self._stage = stage
+        self._profile = profile
+        self._result = result
+        self._cluster = SimulatedCluster(loop, random.Random(rng.random()), stage)
+        self._keys = rng.choice((2, 5, 12))
+        self._loads: dict[ClientProcess, asyncio.Task[None]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def play(self) -> None:
+        cluster, rng = self._cluster, self._rng
+        for _ in range(rng.randint(2, 4)):
+            await cluster.start_silo()
+        for _ in range(rng.randint(1, 3)):
+            await self._start_load()
+        await self._act_out(script(self._profile, rng, LOAD_S))
+        await self._quieten()
+        await self._expect_that_all_grains_answer()
+        self._result.violations += bijection(cluster.placed_rows(), cluster.placed_activations())
+        await self._stop()
+        left = [task for task in self._loop.pending_tasks() if task is not asyncio.current_task()]
+        self._result.violations += [Violation("no leak", describe_task(task), "it was left behind") for task in left]
+
+    async def _start_load(self) -> None:
+        cluster = self._cluster
+        process = await cluster.start_client()
+        planned = not any(act in FAULTS for act in self._profile.acts)
+        caller = Caller(
+            process.client,
+            process.name,
+            random.Random(self._rng.random()),
+            keys=self._keys,
+            deadlines_s=DEADLINES_PLANNED_S if planned else DEADLINES_S,
+        )
+        self._loads[process] = process.node.create_task(caller.work(LOAD_S), name=f"load of {process.name}")
+
+    # What befalls the cluster
+
+    async def _act_out(self, beats: list[Beat]) -> None:
+        started = self._loop.time()
+        for beat in beats:
+            await asyncio.sleep(max(0.0, started + beat.at_s - self._loop.time()))
+            self._result.acts[beat.act] = self._result.acts.get(beat.act, 0) + 1
+            if beat.act in FAULTS:
+                self._cluster.fault(beat.act)
+            task = asyncio.create_task(self._act(beat.act), name=f"act {beat.act}")
+            self._running.add(task)
+            task.add_done_callback(self._acted)
+
+    def _acted(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        task.result()  # a fault of the scenario itself: the loop is told
+
+    async def _act(self, act: Act) -> None:
+        try:
+            match act:
+                case Act.MOVE | Act.MOVE_BATCH:
+                    await self._move(1 if act is Act.MOVE else self._keys)
+                case Act.JOIN:
+                    if len(self._cluster.silos) < SILOS_MAX:
+                        await self._cluster.start_silo()
+                case Act.DRAIN | Act.RESTART:
+                    await self._drain(restart=act is Act.RESTART)
+                case Act.KILL | Act.KILL_CLIENT:
+                    self._kill(act)
+                case Act.RESET | Act.SLOW:
+                    await self._trouble_links(act)
+                case Act.HICCUP:
+                    await self._hiccup()
+                case Act.CUT | Act.CUT_ONE_WAY | Act.ISOLATE:
+                    await self._cut(act)
+                case Act.PAUSE:
+                    await self._pause(self._rng.choice((1.0, 4.0, 8.0, 15.0)))
+                case _:
+                    await self._trouble_store(act)
+        except NodeKilled:
+            pass  # another act was faster
+        except SiloError:
+            if not self._cluster.is_disturbed:
+                raise
+
+    async def _move(self, count: int) -> None:
+        """Ask a silo that runs to move grains, to a silo of ours or of its choice."""
+        rng, by, targets = self._rng, self._pick_silo(), [process.name for process in self._serving()]
+        if by is None:
+            return
+
+        async def move() -> None:
+            grains = [
+                by.silo.grain(rng.choice((Counter, Counter, Relay)), str(rng.randrange(self._keys)))
+                for _ in range(count)
+            ]
+            to = rng.choice((None, *targets))
+            await asyncio.gather(*(by.silo.migrate(grain, to=to) for grain in grains), return_exceptions=True)
+
+        await by.node.run(move(), name="move")
+
+    async def _drain(self, *, restart: bool) -> None:
+        process = self._pick_silo()
+        if process is None or len(self._serving()) < 2:
+            return
+        await self._cluster.drain(process)
+        if restart:
+            await self._cluster.start_silo(process.endpoint)
+
+    def _kill(self, act: Act) -> None:
+        if act is Act.KILL_CLIENT:
+            if len(self._cluster.clients) > 1:
+                client = self._rng.choice(list(self._cluster.clients.values()))
+                self._loads.pop(client, None)
+                self._cluster.kill_client(client)
+            return
+        process = self._pick_silo()
+        if process is not None and len(self._serving()) > 1:
+            self._cluster.kill(process)
+
+    async def _trouble_links(self, act: Act) -> None:
+        one, other = self._pick_names()
+        if act is Act.RESET:
+            self._cluster.network.reset(one, self._rng.choice((other, None)))
+            return
+        self._cluster.network.delay(one, other, (0.05, self._rng.choice((0.1, 0.5))))
+        await asyncio.sleep(self._rng.uniform(1.0, 4.0))
+        self._cluster.network.delay(one, other, None)
+
+    async def _hiccup(self) -> None:
+        if self._rng.random() < 0.5:
+            await self._pause(self._rng.uniform(0.05, 0.5))
+            return
+        one, other = self._pick_names()
+        self._cluster.network.cut(one, other, one_way=self._rng.random() < 0.5)
+        await asyncio.sleep(self._rng.uniform(0.05, 1.5))
+        self._cluster.network.heal(one, other)
+
+    async def _cut(self, act: Act) -> None:
+        one, other = self._pick_names()
+        network = self._cluster.network
+        if act is Act.ISOLATE:
+            for name in [*self._cluster.silos, *self._cluster.clients, STORE]:
+                if name != one:
+                    network.cut(one, name)
+        else:
+            network.cut(one, other, one_way=act is Act.CUT_ONE_WAY)
+        await asyncio.sleep(self._rng.uniform(1.0, 12.0))
+        network.heal(one, None if act is Act.ISOLATE else other)
+
+    async def _pause(self, seconds: float) -> None:
+        node, identity = self._pick_node()
+        self._cluster.pause(node, identity)
+        await asyncio.sleep(seconds)
+        self._cluster.resume(node, identity)
+
+    async def _trouble_store(self, act: Act) -> None:
+        store, lasts_s = self._cluster.store, self._rng.uniform(0.5, 8.0)
+        match act:
+            case Act.STORE_DOWN:
+                store.is_down = True
+            case Act.STORE_FAILS:
+                store.fails = self._rng.uniform(0.05, 0.5)
+            case Act.STORE_LOSES_ANSWERS:
+                store.loses_answers = self._rng.uniform(0.05, 0.5)
+            case _:
+                one = self._pick_silo()
+                if one is not None:
+                    self._cluster.network.cut(one.name, STORE)
+                    await asyncio.sleep(lasts_s)
+                    self._cluster.network.heal(one.name, STORE)
+                return
+        await asyncio.sleep(lasts_s)
+        store.is_down = False
+        store.fails = store.loses_answers = 0.0
+
+    def _serving(self) -> list[Process]:
+        return [process for process in self._cluster.silos.values() if process.serves]
+
+    def _pick_silo(self) -> Process | None:
+        serving = self._serving()
+        return self._rng.choice(serving) if serving else None
+
+    def _pick_node(self) -> tuple[Node, str]:
+        nodes = [(process.node, str(process.silo.address)) for process in self._serving()]
+        nodes += [(client.node, client.name) for client in self._cluster.clients.values()]
+        return self._rng.choice(nodes)
+
+    def _pick_names(self) -> tuple[str, str]:
+        silos = list(self._cluster.silos)
+        one = self._rng.choice(silos)
+        return one, self._rng.choice([name for name in (*silos, *self._cluster.clients) if name != one])
+
+    # The end
+
+    async def _quieten(self) -> None:
+        """Let the acts and the load end, heal all, and wait until its traces are gone."""
+        cluster = self._cluster
+        if self._running:
+            await asyncio.wait(self._running)
+        cluster.heal()
+        if not self._serving():
+            await cluster.start_silo()
+        if self._loads:
+            await asyncio.wait(self._loads.values())
+            for load in self._loads.values():
+                load.result()
+        cluster.healed()
+        await asyncio.sleep(SETTLE_S + 5.0)
+
+    async def _expect_that_all_grains_answer(self) -> None:
+        process = await self._cluster.start_client()
+        caller = Caller(process.client, process.name, self._rng, keys=self._keys, deadlines_s=(5.0,))
+
+        async def touch_all() -> None:
+            async with asyncio.TaskGroup() as group:
+                for key in range(self._keys):
+                    group.create_task(caller.touch(str(key), 5.0))
+
+        await process.node.run(touch_all(), name="touch all grains")
+
+    async def _stop(self) -> None:
+        cluster = self._cluster
+        for client in list(cluster.clients.values()):
+            await client.node.run(client.client.close(), name=f"close {client.name}")
+        for process in list(cluster.silos.values()):
+            await cluster.drain(process)
+        left = cluster.placed_rows()
+        self._result.violations += [
+            Violation("directory true", row.grain, f"every silo has left, and its row is still there: {row}")
+            for row in left
+        ]
+        cluster.close()

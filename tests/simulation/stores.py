@@ -1,0 +1,138 @@
+"""The way from simulated silos to their directory and membership table: it takes time, is cut, and loses answers.
+
+The store is a node of the network by the name of `redis`. What was sent to it takes effect there though its sender be frozen
+or dead by then, or may have given up: as with a real server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from silo.directory.addresses import Entry, GrainId, SiloAddress
+from silo.directory.contract import Registration
+from silo.directory.errors import DirectoryUnavailable, MembershipUnavailable
+from silo.directory.membership import TableRequest
+from silo.directory.memory_directory import PAGE_ENTRIES, DirectoryRows
+from silo.testing.network import MemoryNetwork
+
+T = TypeVar("T")
+STORE = "redis"
+ANSWER_TIMEOUT_S = 1.5
+"""How long a silo waits for the store's answer."""
+HELD_LANDS = 0.5
+"""The share of requests held by a cut that still take effect once it is healed, after their senders gave up."""
+
+
+class Store:
+    """Whether the store works, and how it is reached."""
+
+    def __init__(self, network: MemoryNetwork, rng: random.Random) -> None:
+        self.network = network
+        self.rng = rng
+        self.is_down = False
+        """Nothing reaches it, and senders know at once."""
+        self.fails = 0.0
+        """The share of requests that are lost before they take effect."""
+        self.loses_answers = 0.0
+        """The share of requests that take effect and are not answered."""
+
+    def is_reachable(self, node: str) -> bool:
+        """Whether what the node sends arrives."""
+        return not self.is_down and not self.network.is_cut(node, STORE)
+
+    async def travel_to(self, node: str) -> None:
+        """The way of one request, from a node that waits for it."""
+        await asyncio.sleep(self.network.draw_delay(node, STORE))
+        if self.is_down or self.rng.random() < self.fails:
+            raise MembershipUnavailable("the store is down")
+        while self.network.is_cut(node, STORE):
+            await self.network.cross(node, STORE)
+
+    async def travel_from(self, node: str) -> None:
+        """The way of its answer."""
+        if self.rng.random() < self.loses_answers:
+            await asyncio.sleep(ANSWER_TIMEOUT_S)
+            raise MembershipUnavailable("the answer was lost")
+        await self.network.cross(STORE, node)
+
+
+class TableWay:
+    """The hooks of one silo's LoopMembership: its way to the membership table."""
+
+    def __init__(self, store: Store, node: str) -> None:
+        self._store = store
+        self._node = node
+
+    async def before(self, _request: TableRequest) -> None:
+        await self._store.travel_to(self._node)
+
+    async def after(self, _request: TableRequest) -> None:
+        await self._store.travel_from(self._node)
+
+
+class DistantDirectory:
+    """One silo's way to the rows that all silos share; a `GrainDirectory`."""
+
+    def __init__(self, store: Store, rows: DirectoryRows, node: str) -> None:
+        self._store = store
+        self._rows = rows
+        self._node = node
+
+    async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
+        return await self._ask(lambda: [self._rows.look_up(grain) for grain in grains])
+
+    async def register(self, registrations: Sequence[Registration]) -> list[Entry | None]:
+        return await self._ask(lambda: [self._rows.register(registration) for registration in registrations])
+
+    async def unregister(self, entries: Sequence[Entry]) -> list[bool]:
+        return await self._ask(lambda: [self._rows.unregister(entry) for entry in entries])
+
+    async def entries(self, silo: SiloAddress | None = None) -> AsyncIterator[list[Entry]]:
+        rows = await self._ask(lambda: [entry for entry in self._rows.all() if silo is None or entry.silo == silo])
+        for start in range(0, len(rows), PAGE_ENTRIES):
+            yield rows[start : start + PAGE_ENTRIES]
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    async def _ask(self, request: Callable[[], T]) -> T:
+        """Send a request to the store; it is carried out there, by nobody's task."""
+        store, loop = self._store, asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        world = contextvars.Context()
+
+        def arrive() -> None:
+            if store.is_down or store.rng.random() < store.fails:
+                fail("the store is down")
+            elif store.network.is_cut(self._node, STORE):
+                if store.rng.random() < HELD_LANDS:
+                    loop.call_later(store.rng.uniform(1.0, 8.0), arrive_late, context=world)
+            else:
+                reply(request())
+
+        def arrive_late() -> None:
+            if store.is_reachable(self._node):
+                request()
+
+        def reply(result: T) -> None:
+            if store.rng.random() >= store.loses_answers and not store.network.is_cut(STORE, self._node):
+                loop.call_later(store.network.draw_delay(STORE, self._node), deliver, result, context=world)
+
+        def deliver(result: T) -> None:
+            if not answer.done():
+                answer.set_result(result)
+
+        def fail(why: str) -> None:
+            if not answer.done():
+                answer.set_exception(DirectoryUnavailable(why))
+
+        loop.call_later(store.network.draw_delay(self._node, STORE), arrive, context=world)
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await answer
+        except TimeoutError:
+            raise DirectoryUnavailable(f"the store did not answer within {ANSWER_TIMEOUT_S} s") from None

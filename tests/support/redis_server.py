@@ -1,0 +1,49 @@
+"""Servers for tests: the embedded one, or the program that SILO_TEST_REDIS_SERVER names (a path), so that a suite can
+be run on both."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from silo.embedded import EmbeddedServer
+
+ASK_TIMEOUT_S = 10.0
+ASK_EVERY_S = 0.02
+
+
+def server_for_tests(*, appendonly: bool = False, arguments: Sequence[str] = ()) -> EmbeddedServer:
+    """A server of the kind that this run tests against; not yet started."""
+    executable = os.environ.get("SILO_TEST_REDIS_SERVER")
+    return EmbeddedServer(executable=executable, appendonly=appendonly, arguments=arguments)
+
+
+def ask_until(answer: Callable[[], bool]) -> None:
+    """Ask a server again until it says yes: for what it does in its own time and tells nobody; fails after ASK_TIMEOUT_S."""
+    deadline = time.monotonic() + ASK_TIMEOUT_S
+    while not answer():
+        assert time.monotonic() < deadline, "the server did not come to the state that the test waits for"
+        time.sleep(ASK_EVERY_S)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedServer]:
+    """One server for the whole session: for tests that keep to a cluster name of their own and leave the server as it
+    is."""
+    with server_for_tests() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_url(redis_server: EmbeddedServer) -> str:
+    return redis_server.url
+
+
+@pytest.fixture
+def own_redis_server() -> Iterator[EmbeddedServer]:
+    """A server for one test, which may flush, configure, restart, stop and kill it."""
+    with server_for_tests() as server:
+        yield server

@@ -1,0 +1,332 @@
+"""The lease on its thread, against a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import redis
+
+from silo.directory.addresses import SiloAddress
+from silo.directory.errors import Closed, InvalidSettings, MembershipUnavailable, SiloFenced
+from silo.directory.lease import LeaseSettings
+from silo.directory.lease_thread import ThreadedMembership
+from silo.directory.membership import Bury, Membership, Renew, SiloInfo, SiloStatus, TableAnswer, TableRequest, View
+from silo.directory.memory_membership import MemoryMembershipTable
+from silo.directory.process_identity import process_identity
+from silo.directory.redis_connection import open_sync
+from silo.directory.redis_hints import RedisHints
+from silo.directory.redis_membership import RedisMembershipTable, members_key, views_channel
+from silo.directory.turn_right import boot_clock
+from silo.embedded import EmbeddedServer
+
+SETTINGS = LeaseSettings(lease_s=1.0)
+WITHIN_S = 10.0
+
+
+class MovableClock:
+    """The boot clock, as a process sees it that was frozen for a while."""
+
+    ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return boot_clock() + self.ahead_s
+
+
+def threaded(url: str, cluster: str, **options: object) -> ThreadedMembership:
+    def open_client(timeout_s: float) -> redis.Redis:
+        return open_sync(url, timeout_s)
+
+    hints = RedisHints(open_client, cluster, SETTINGS.ask_timeout_s)
+    table = RedisMembershipTable(open_client, cluster)
+    return ThreadedMembership(table, settings=SETTINGS, hints=hints, **options)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - passed on
+
+
+def silo(number: int) -> tuple[SiloAddress, SiloInfo]:
+    return SiloAddress(f"127.0.0.1:{7000 + number}", 1), SiloInfo(name=f"silo-{number}")
+
+
+@asynccontextmanager
+async def open_silos(*memberships: ThreadedMembership) -> AsyncIterator[None]:
+    try:
+        for number, membership in enumerate(memberships):
+            await membership.join(*silo(number))
+            await membership.advance(SiloStatus.ACTIVE)
+        yield
+    finally:
+        for membership in memberships:
+            await membership.close()
+
+
+async def seen(membership: Membership, condition: Callable[[View], bool]) -> View:
+    """The first view, now or later, of which the condition holds."""
+    changed = asyncio.Event()
+    end = membership.subscribe(lambda _: changed.set())
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            while not condition(membership.view):
+                changed.clear()
+                await changed.wait()
+        return membership.view
+    finally:
+        end()
+
+
+async def within(awaitable: Awaitable[None], seconds: float = WITHIN_S) -> float:
+    started = time.monotonic()
+    await asyncio.wait_for(awaitable, seconds)
+    return time.monotonic() - started
+
+
+async def test_a_silo_joins_advances_and_says_goodbye(redis_url: str, cluster_name: str) -> None:
+    one, two = threaded(redis_url, cluster_name), threaded(redis_url, cluster_name)
+    assert not one.right.is_held()
+    async with open_silos(one, two):
+        assert one.right.is_held()
+        view = await seen(one, lambda view: len(view.active()) == 2)
+        assert [row.info.name for row in view.living()] == ["silo-0", "silo-1"]
+        await two.goodbye()
+        assert not two.right.is_held()
+        with pytest.raises(SiloFenced, match="goodbye"):
+            await two.right.held()
+        await seen(one, lambda view: view.is_dead(silo(1)[0]))
+        assert one.right.is_held()
+
+
+async def test_views_come_in_order_and_once_each(redis_url: str, cluster_name: str) -> None:
+    one, two = threaded(redis_url, cluster_name), threaded(redis_url, cluster_name)
+    versions: list[int] = []
+    one.subscribe(lambda view: versions.append(view.version))
+    async with open_silos(one, two):
+        await two.advance(SiloStatus.LEAVING)
+        await seen(one, lambda view: view.version == 5)
+    assert versions == sorted(set(versions))
+
+
+async def test_a_refresh_is_read_after_it_was_asked_for(redis_url: str, cluster_name: str) -> None:
+    one = threaded(redis_url, cluster_name)
+    async with open_silos(one):
+        other = RedisMembershipTable(lambda timeout_s: open_sync(redis_url, timeout_s), cluster_name)
+        for _ in range(5):
+            version = other.ask(Bury(silo(0)[0], "test"), 5.0).table.version if one.view.version > 99 else one.view.version
+            assert (await one.refresh()).version >= version
+        views = await asyncio.gather(*(one.refresh() for _ in range(50)))
+        assert {view.version for view in views} == {2}
+        other.close()
+
+
+async def test_the_lease_outlives_turns_that_hold_the_event_loop(redis_url: str, cluster_name: str) -> None:
+    one, two = threaded(redis_url, cluster_name), threaded(redis_url, cluster_name)
+    async with open_silos(one, two):
+        until = time.monotonic() + 2.5 * SETTINGS.lease_s
+        while time.monotonic() < until:
+            pass
+        assert one.right.is_held()
+        assert one.loop_lag_s > 1.5 * SETTINGS.lease_s
+        await one.refresh()
+        assert one.view.is_alive(silo(1)[0])
+
+
+async def test_S027_a_process_that_was_frozen_is_fenced_at_once_and_learns_that_it_is_dead(
+    redis_url: str, cluster_name: str
+) -> None:
+    clock = MovableClock()
+    one = threaded(redis_url, cluster_name, clock=clock)
+    async with open_silos(one):
+        other = RedisMembershipTable(lambda timeout_s: open_sync(redis_url, timeout_s), cluster_name)
+        clock.ahead_s = 3 * SETTINGS.lease_s
+        other.ask(Bury(silo(0)[0], "as a verdict would"), 5.0)
+        assert not one.right.is_held()
+        assert await within(one.declared_dead()) < 2 * SETTINGS.lease_s
+        assert not one.right.is_held()
+        with pytest.raises(SiloFenced):
+            await one.right.held()
+        with pytest.raises(SiloFenced):
+            await one.advance(SiloStatus.LEAVING)
+        other.close()
+
+
+async def test_S106_while_the_store_stands_still_the_right_ends_and_it_returns_with_the_store(
+    own_redis_server: EmbeddedServer, cluster_name: str
+) -> None:
+    url = own_redis_server.url
+    one, two = threaded(url, cluster_name), threaded(url, cluster_name)
+    async with open_silos(one, two):
+        with redis.Redis.from_url(url) as client:
+            client.execute_command("CLIENT", "PAUSE", "3000", "ALL")
+        with pytest.raises(MembershipUnavailable):
+            await one.refresh()
+        while one.right.is_held():
+            await asyncio.sleep(0.01)
+        await within(one.right.held())
+        await within(two.right.held())
+        view = await one.refresh()
+        assert len(view.living()) == 2
+
+
+async def test_S105_a_change_is_seen_in_time_while_the_subscription_is_dead(
+    own_redis_server: EmbeddedServer, cluster_name: str
+) -> None:
+    url = own_redis_server.url
+    one = threaded(url, cluster_name)
+    async with open_silos(one):
+        with redis.Redis.from_url(url) as client:
+
+            async def subscribed() -> None:
+                while client.pubsub_numsub(views_channel(cluster_name))[0][1] != 1:
+                    await asyncio.sleep(0.02)
+
+            await within(subscribed())
+            client.client_kill_filter(_type="pubsub")
+            two = threaded(url, cluster_name)
+            await two.join(*silo(1))
+            await seen(one, lambda view: view.is_alive(silo(1)[0]))
+            await two.close()
+
+            async def both_subscribed() -> None:
+                while client.pubsub_numsub(views_channel(cluster_name))[0][1] < 1:
+                    await asyncio.sleep(0.02)
+
+            await within(both_subscribed())
+
+
+async def test_R118_a_silo_that_stops_renewing_is_declared_dead_in_time(redis_url: str, cluster_name: str) -> None:
+    one, two = threaded(redis_url, cluster_name), threaded(redis_url, cluster_name)
+    async with open_silos(one, two):
+        await seen(one, lambda view: len(view.active()) == 2)
+        await two.close()
+        assert not two.right.is_held()
+        started = time.monotonic()
+        await seen(one, lambda view: view.is_dead(silo(1)[0]))
+        assert time.monotonic() - started < 1.3 * SETTINGS.lease_s + 0.5
+
+
+JOINS = """
+import asyncio, sys
+from silo.directory.addresses import SiloAddress
+from silo.directory.lease import LeaseSettings
+from silo.directory.lease_thread import ThreadedMembership
+from silo.directory.membership import SiloInfo
+from silo.directory.process_identity import process_identity
+from silo.directory.redis_connection import open_sync
+from silo.directory.redis_membership import RedisMembershipTable
+
+async def main():
+    table = RedisMembershipTable(lambda timeout_s: open_sync(sys.argv[1], timeout_s), sys.argv[2])
+    membership = ThreadedMembership(table, settings=LeaseSettings(lease_s=5.0))
+    await membership.join(SiloAddress("127.0.0.1:7999", 1), SiloInfo(name="other", process=process_identity()))
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_neighbour_that_is_killed_is_known_dead_at_once(redis_url: str, cluster_name: str) -> None:
+    one = threaded(redis_url, cluster_name)
+    address = SiloAddress("127.0.0.1:7999", 1)
+    with subprocess.Popen([sys.executable, "-c", JOINS, redis_url, cluster_name]) as other:
+        try:
+            await one.join(silo(0)[0], SiloInfo(name="one", process=process_identity()))
+            await seen(one, lambda view: view.is_alive(address))
+            await one.refresh()
+            started = time.monotonic()
+            other.kill()
+            await seen(one, lambda view: view.is_dead(address))
+            assert time.monotonic() - started < 0.5
+        finally:
+            other.kill()
+            await one.close()
+
+
+async def test_nothing_is_left_after_a_close(redis_url: str, cluster_name: str) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    one = threaded(redis_url, cluster_name)
+    async with open_silos(one):
+        assert "silo-lease" in {thread.name for thread in threading.enumerate()}
+    assert {thread.name for thread in threading.enumerate()} == before
+    assert not one.right.is_held()
+    with pytest.raises(Closed):
+        await one.refresh()
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.pubsub_numsub(views_channel(cluster_name))[0][1] == 0
+
+
+async def test_S119_a_join_without_a_store_is_tried_for_a_bounded_time(cluster_name: str) -> None:
+    one = ThreadedMembership(
+        RedisMembershipTable(lambda timeout_s: open_sync("redis://127.0.0.1:1", timeout_s), cluster_name),
+        settings=LeaseSettings(lease_s=0.25),
+    )
+    with pytest.raises(MembershipUnavailable):
+        await one.join(*silo(0))
+    await one.close()
+
+
+async def test_S119_a_join_that_can_never_succeed_fails_at_once(own_redis_server: EmbeddedServer) -> None:
+    one = threaded(own_redis_server.url.replace("redis://", "redis://nobody:wrong@"), "any")
+    try:
+        with pytest.raises(InvalidSettings, match="refuses"):
+            await one.join(*silo(0))
+    finally:
+        await one.close()
+
+
+class Broken(MemoryMembershipTable):
+    """A table with a bug in it."""
+
+    broken = False
+
+    def ask(self, request: TableRequest, timeout_s: float) -> TableAnswer:
+        if self.broken:
+            raise ZeroDivisionError
+        return super().ask(request, timeout_s)
+
+
+async def test_S028_a_lease_that_fails_is_as_fatal_as_death() -> None:
+    table = Broken()
+    one = ThreadedMembership(table, settings=SETTINGS)
+    async with open_silos(one):
+        table.broken = True
+        with pytest.raises(ZeroDivisionError):
+            await within(one.declared_dead())
+        assert not one.right.is_held()
+        with pytest.raises(Closed):
+            await one.refresh()
+
+
+async def test_a_loop_that_never_comes_back_loses_its_lease() -> None:
+    table = MemoryMembershipTable()
+    stuck = threading.Event()
+    one = ThreadedMembership(
+        table, settings=SETTINGS, loop_stuck_after_s=1.5, on_loop_stuck=lambda _: stuck.set()
+    )
+    async with open_silos(one):
+        assert stuck.wait(WITHIN_S), "this blocks the event loop"  # noqa: ASYNC251 - on purpose
+        with pytest.raises(RuntimeError, match="stuck"):
+            await within(one.declared_dead())
+        assert not one.right.is_held()
+
+
+async def test_a_renewal_never_waits_behind_other_requests() -> None:
+    asked: list[TableRequest] = []
+    table = MemoryMembershipTable(before=asked.append)
+    one = ThreadedMembership(table, settings=SETTINGS)
+    async with open_silos(one):
+        await asyncio.gather(*(one.refresh() for _ in range(20)))
+    assert any(isinstance(request, Renew) for request in asked)
+    assert len(asked) < 12, "reads that wait are answered by one"
+
+
+async def test_a_row_that_was_deleted_ends_that_silo_alone(redis_url: str, cluster_name: str) -> None:
+    one, two = threaded(redis_url, cluster_name), threaded(redis_url, cluster_name)
+    async with open_silos(one, two):
+        with redis.Redis.from_url(redis_url) as client:
+            client.hdel(members_key(cluster_name), str(silo(0)[0]))
+        await within(one.declared_dead())
+        assert not one.right.is_held()
+        assert two.right.is_held()

@@ -1,0 +1,217 @@
+"""The registrar: many callers, few calls of the directory, and nobody pays for another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from silo.directory import registrar as registrar_module
+from silo.directory.addresses import Entry, GrainId, SiloAddress
+from silo.directory.contract import Registration
+from silo.directory.errors import Closed, DirectoryRowUnreadable, DirectoryUnavailable, Overloaded
+from silo.directory.memory_directory import DirectoryCall, DirectoryRows, MemoryDirectory
+from silo.directory.registrar import BATCH_GRAINS_MAX, BATCHES_IN_FLIGHT_MAX, Registrar
+
+ADA = GrainId("player", "ada")
+ONE = SiloAddress("10.0.0.1:7000", 1)
+
+
+def grain(number: int) -> GrainId:
+    return GrainId("k", str(number))
+
+
+class WatchedDirectory(MemoryDirectory):
+    """Notes the batches it is asked, and answers when its gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__(DirectoryRows(), before=self._hold)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked = asyncio.Event()
+        self.lookups: list[list[GrainId]] = []
+        self.registrations: list[list[Registration]] = []
+        self.broken: set[GrainId] = set()
+        self.unreadable: set[GrainId] = set()
+
+    async def _hold(self, call: DirectoryCall) -> None:
+        self.asked.set()
+        await self.gate.wait()
+
+    async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
+        self.lookups.append(list(grains))
+        if self.broken.intersection(grains):
+            raise DirectoryUnavailable("broken")
+        if self.unreadable.intersection(grains):
+            raise DirectoryRowUnreadable({str(grain): "too new" for grain in self.unreadable.intersection(grains)})
+        return await super().lookup(grains)
+
+    async def register(self, registrations: Sequence[Registration]) -> list[Entry | None]:
+        self.registrations.append(list(registrations))
+        return await super().register(registrations)
+
+
+@pytest.fixture
+def directory() -> WatchedDirectory:
+    return WatchedDirectory()
+
+
+@pytest.fixture
+async def registrar(directory: WatchedDirectory) -> AsyncIterator[Registrar]:
+    opened = Registrar(directory)
+    yield opened
+    directory.gate.set()
+    await opened.close()
+
+
+async def test_calls_of_one_loop_pass_travel_together(directory: WatchedDirectory, registrar: Registrar) -> None:
+    entries = await asyncio.gather(*(registrar.register(Registration(grain(n), ONE, f"a{n}")) for n in range(100)))
+    assert [entry and entry.activation for entry in entries] == [f"a{n}" for n in range(100)]
+    assert [len(batch) for batch in directory.registrations] == [100]
+    found = await asyncio.gather(*(registrar.lookup(grain(n)) for n in range(100)))
+    assert found == entries
+    assert [len(batch) for batch in directory.lookups] == [100]
+    removed = await asyncio.gather(*(registrar.unregister(entry) for entry in entries if entry is not None))
+    assert removed == [True] * 100
+
+
+async def test_batches_are_bounded_in_size_and_in_number(directory: WatchedDirectory, registrar: Registrar) -> None:
+    directory.gate.clear()
+    count = (BATCHES_IN_FLIGHT_MAX + 1) * BATCH_GRAINS_MAX + 1
+    answers = asyncio.gather(*(registrar.lookup(grain(n)) for n in range(count)))
+    await directory.asked.wait()
+    await asyncio.sleep(0)
+    assert [len(batch) for batch in directory.lookups] == [BATCH_GRAINS_MAX] * BATCHES_IN_FLIGHT_MAX
+    directory.gate.set()
+    assert await answers == [None] * count
+    assert sorted(len(batch) for batch in directory.lookups)[0] == 1
+    assert sum(len(batch) for batch in directory.lookups) == count
+
+
+async def test_calls_that_come_while_all_batches_are_out_gather(
+    directory: WatchedDirectory, registrar: Registrar
+) -> None:
+    directory.gate.clear()
+    callers: list[asyncio.Task[Entry | None]] = []
+    for n in range(BATCHES_IN_FLIGHT_MAX + 20):
+        callers.append(asyncio.create_task(registrar.lookup(grain(n))))
+        for _ in range(4):
+            await asyncio.sleep(0)  # let it be sent, if it may
+    assert [len(batch) for batch in directory.lookups] == [1] * BATCHES_IN_FLIGHT_MAX
+    directory.gate.set()
+    await asyncio.gather(*callers)
+    assert [len(batch) for batch in directory.lookups] == [1] * BATCHES_IN_FLIGHT_MAX + [20]
+
+
+async def test_two_lookups_of_one_grain_share_one(directory: WatchedDirectory, registrar: Registrar) -> None:
+    await asyncio.gather(*(registrar.lookup(ADA) for _ in range(10)))
+    assert directory.lookups == [[ADA]]
+
+
+async def test_a_lookup_sees_what_was_registered_before_it_even_if_an_older_one_is_out(
+    directory: WatchedDirectory, registrar: Registrar
+) -> None:
+    directory.gate.clear()
+    older = asyncio.create_task(registrar.lookup(ADA))
+    await directory.asked.wait()
+    entry = directory.rows.register(Registration(ADA, ONE, "a1"))
+    newer = asyncio.create_task(registrar.lookup(ADA))
+    await asyncio.sleep(0)
+    directory.gate.set()
+    assert await newer == entry
+    await older
+    assert directory.lookups == [[ADA], [ADA]]
+
+
+async def test_a_batch_that_fails_fails_its_callers_and_no_others(
+    directory: WatchedDirectory, registrar: Registrar
+) -> None:
+    directory.broken = {grain(0)}
+    answers = await asyncio.gather(
+        *(registrar.lookup(grain(n)) for n in range(BATCH_GRAINS_MAX + 3)), return_exceptions=True
+    )
+    failed, fine = answers[:BATCH_GRAINS_MAX], answers[BATCH_GRAINS_MAX:]
+    assert all(isinstance(answer, DirectoryUnavailable) for answer in failed)
+    assert len({id(answer) for answer in failed}) == BATCH_GRAINS_MAX  # each caller may raise its own
+    assert fine == [None] * 3
+
+
+async def test_a_row_that_cannot_be_read_fails_only_those_who_asked_for_it(
+    directory: WatchedDirectory, registrar: Registrar
+) -> None:
+    directory.unreadable = {grain(3), grain(5)}
+    answers = await asyncio.gather(*(registrar.lookup(grain(n)) for n in range(8)), return_exceptions=True)
+    for n, answer in enumerate(answers):
+        if n in (3, 5):
+            assert isinstance(answer, DirectoryRowUnreadable)
+            assert list(answer.rows) == [f"k/{n}"]
+        else:
+            assert answer is None
+
+
+async def test_S100_a_cancelled_caller_takes_nothing_from_the_others(
+    directory: WatchedDirectory, registrar: Registrar
+) -> None:
+    directory.gate.clear()
+    callers = [asyncio.create_task(registrar.register(Registration(grain(n), ONE, f"a{n}"))) for n in range(10)]
+    await directory.asked.wait()
+    callers[4].cancel()
+    await asyncio.sleep(0)
+    directory.gate.set()
+    answers = await asyncio.gather(*callers, return_exceptions=True)
+    assert isinstance(answers[4], asyncio.CancelledError)
+    assert all(isinstance(answer, Entry) for n, answer in enumerate(answers) if n != 4)
+    assert directory.rows.look_up(grain(4)) is not None  # it had been sent, and was carried out
+
+
+async def test_a_call_that_all_its_callers_gave_up_before_it_was_sent_is_not_sent(
+    directory: WatchedDirectory, registrar: Registrar
+) -> None:
+    given_up = asyncio.create_task(registrar.register(Registration(ADA, ONE, "a1")))
+    kept = asyncio.create_task(registrar.register(Registration(grain(1), ONE, "a2")))
+    asyncio.get_running_loop().call_soon(given_up.cancel)
+    await asyncio.wait([given_up, kept])
+    assert given_up.cancelled()
+    assert directory.rows.look_up(grain(1)) == kept.result()
+
+
+async def test_more_waiting_callers_than_there_may_be_are_refused(
+    directory: WatchedDirectory, registrar: Registrar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registrar_module, "WAITING_CALLS_MAX", 5)
+    answers = await asyncio.gather(*(registrar.lookup(grain(n)) for n in range(7)), return_exceptions=True)
+    assert answers[:5] == [None] * 5
+    refused = answers[5]
+    assert isinstance(refused, Overloaded)
+    assert refused.limit == "WAITING_CALLS_MAX"
+
+
+async def test_close_answers_what_was_sent_and_refuses_the_rest(directory: WatchedDirectory) -> None:
+    registrar = Registrar(directory)
+    directory.gate.clear()
+    sent = [asyncio.create_task(registrar.lookup(grain(n))) for n in range(BATCHES_IN_FLIGHT_MAX * BATCH_GRAINS_MAX)]
+    await directory.asked.wait()
+    waiting = asyncio.create_task(registrar.lookup(ADA))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(registrar.close())
+    with pytest.raises(Closed):
+        await waiting
+    directory.gate.set()
+    await closing
+    assert await asyncio.gather(*sent) == [None] * len(sent)
+    with pytest.raises(Closed):
+        await registrar.lookup(ADA)
+
+
+async def test_close_gives_up_batches_that_do_not_end(
+    directory: WatchedDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registrar_module, "CLOSE_TIMEOUT_S", 0.01)
+    registrar = Registrar(directory)
+    directory.gate.clear()
+    stuck = asyncio.create_task(registrar.lookup(ADA))
+    await directory.asked.wait()
+    await registrar.close()
+    with pytest.raises(DirectoryUnavailable, match="closed"):
+        await stuck

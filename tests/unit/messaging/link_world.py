@@ -1,0 +1,116 @@
+"""A few processes with links, over a simulated network or a real one, and what their handlers were told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from silo.directory.addresses import GrainId, SiloAddress
+from silo.messaging.greeting import Credentials, Identity
+from silo.messaging.limits import LinkLimits
+from silo.messaging.link import Link
+from silo.messaging.links import Links
+from silo.messaging.permissions import Role
+from silo.messaging.transport import Listener, Transport
+from silo.wire.frames import Frame, Reply, Request
+
+GRAIN = GrainId("k", "g")
+
+
+def request(number: int, payload: bytes = b"", flags: int = 0) -> Request:
+    return Request(number, GRAIN, "m", payload, 1, None, "caller", flags)
+
+
+def ids(frames: list[Frame]) -> list[int]:
+    return [frame.id for frame in frames if isinstance(frame, Request | Reply)]
+
+
+class Process:
+    """One process: its links, and all that its handler was told.
+
+    Attributes:
+        answers: whether it replies to requests, with their payload.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        identity: Identity,
+        *,
+        seed: int = 0,
+        token: str | None = "secret",
+        limits: LinkLimits | None = None,
+    ) -> None:
+        self.transport = transport
+        self.identity = identity
+        self.answers = False
+        self.view = 1
+        self.got: list[Frame] = []
+        self.lost: list[tuple[list[int], list[int], str]] = []
+        self.lost_links: list[Link] = []
+        self.views: list[int] = []
+        self.attached = 0
+        self.on_frame_also: Callable[[Link, Frame], None] = lambda link, frame: None
+        self.listener: Listener | None = None
+        self._changed = asyncio.Event()
+        self.links = Links(
+            transport,
+            identity,
+            None if token is None else Credentials(token),
+            self,
+            limits=limits or LinkLimits(),
+            rng=random.Random(f"{seed} {identity.name}"),
+            view_version=lambda: self.view,
+        )
+
+    @property
+    def address(self) -> SiloAddress:
+        assert self.identity.silo is not None
+        return self.identity.silo
+
+    async def listen(self, endpoint: str) -> str:
+        self.listener = await self.transport.listen(endpoint, self.links.accept)
+        return self.listener.endpoint
+
+    def on_frame(self, link: Link, frame: Frame) -> None:
+        self.got.append(frame)
+        self.on_frame_also(link, frame)
+        if self.answers and isinstance(frame, Request):
+            link.send(Reply(frame.id, 0, frame.payload))
+        self._changed.set()
+
+    def on_lost(self, link: Link, unsent: list[Frame], unknown: list[Frame], because: str) -> None:
+        self.lost.append((ids(unsent), ids(unknown), because))
+        self.lost_links.append(link)
+        self._changed.set()
+
+    def on_peer_view(self, link: Link, version: int) -> None:
+        self.views.append(version)
+        self._changed.set()
+
+    def on_attached(self, link: Link) -> None:
+        self.attached += 1
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        """Wait for what the handler is told to make this true."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def got_ids(self, count: int, timeout_s: float = 60.0) -> list[int]:
+        await self.until(lambda: len(self.got) >= count, timeout_s)
+        return ids(self.got)
+
+    async def close(self, grace_s: float = 1.0) -> None:
+        await self.links.close(grace_s)
+        if self.listener is not None:
+            await self.listener.close()
+        await self.transport.close()
+
+
+def silo_identity(endpoint: str, incarnation: int = 1, cluster: str = "test") -> Identity:
+    address = SiloAddress(endpoint, incarnation)
+    return Identity(str(address), Role.SILO, cluster, address)

@@ -1,0 +1,457 @@
+"""Links over a simulated network, under virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from silo.directory.addresses import SiloAddress
+from silo.directory.errors import HandshakeRefused
+from silo.messaging.greeting import Identity, RefusalCode
+from silo.messaging.limits import LinkLimits
+from silo.messaging.link import Link
+from silo.messaging.permissions import Role
+from silo.messaging.transport import ConnectionLost
+from silo.testing.network import MemoryNetwork
+from silo.testing.virtual_time import run
+from silo.wire.frames import Flag, Frame, Load, Reply, Request
+
+from .link_world import Process, ids, request, silo_identity
+
+
+class World:
+    """Processes on one simulated network, closed in the end."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.network = MemoryNetwork(random.Random(seed + 1))
+        self.processes: list[Process] = []
+
+    async def silo(self, name: str, incarnation: int = 1, **options: object) -> Process:
+        identity = silo_identity(f"{name}:1", incarnation)
+        process = Process(self.network.transport(name), identity, seed=self.seed, **options)  # type: ignore[arg-type] # passed through
+        await process.listen(f"{name}:1")
+        self.processes.append(process)
+        return process
+
+    def client(self, name: str, role: Role = Role.CLIENT, **options: object) -> Process:
+        process = Process(
+            self.network.transport(name),
+            Identity(name, role, "test"),
+            seed=self.seed + 1_000 * len(self.processes),
+            **options,  # type: ignore[arg-type] # passed through
+        )
+        self.processes.append(process)
+        return process
+
+    async def close(self) -> None:
+        self.network.heal()
+        for process in self.processes:
+            await process.close()
+
+
+@asynccontextmanager
+async def world(seed: int) -> AsyncIterator[World]:
+    made = World(seed)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def simulated(story: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    """The test runs under virtual time, with a few seeds; a task that is left behind fails it."""
+
+    @functools.wraps(story)
+    def test() -> None:
+        for seed in range(5):
+
+            async def main(seed: int = seed) -> None:
+                async with world(seed) as made:
+                    await story(made)
+
+            run(main, seed=seed, seconds_max=600)
+
+    del test.__wrapped__  # type: ignore[attr-defined] # its argument is no fixture
+    return test
+
+
+def only_link(process: Process) -> Link:
+    (link,) = process.links.all()
+    return link
+
+
+@simulated
+async def test_frames_may_be_sent_before_the_link_stands(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    two.answers = True
+    for number in range(5):
+        one.links.to(two.address).send(request(number))
+    assert await one.got_ids(5) == [0, 1, 2, 3, 4]
+    assert only_link(two).peer.silo == one.address
+    assert two.links.get(str(one.address)) is only_link(two)
+
+
+@simulated
+async def test_both_may_dial_at_once_and_one_session_and_one_connection_remain(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    for number in range(50):
+        one.links.to(two.address).send(Reply(number, 0))
+        two.links.to(one.address).send(Reply(number, 0))
+        await asyncio.sleep(0.000_2)
+    assert await one.got_ids(50) == list(range(50))
+    assert await two.got_ids(50) == list(range(50))
+    await asyncio.sleep(3)
+    assert one.lost == two.lost == []
+    assert only_link(one).opened == only_link(two).opened
+    assert only_link(one).attached
+    assert only_link(two).attached
+    assert only_link(one).connections <= 2
+
+
+def test_no_frame_is_lost_repeated_or_reordered_while_connections_break_and_come_again_in_time() -> None:
+    def story(seed: int) -> None:
+        async def main() -> None:
+            async with world(seed) as made:
+                patient = LinkLimits(link_resume_s=60)  # cuts may follow one another
+                one, two = await made.silo("one", limits=patient), await made.silo("two", limits=patient)
+                for number in range(300):
+                    for source, target in ((one, two), (two, one)):
+                        size = made.rng.choice([0, 0, 0, 10_000])
+                        source.links.to(target.address).send(Reply(number, 0, bytes(size)))
+                    match made.rng.randrange(30):
+                        case 0:
+                            made.network.reset("one", "two")
+                        case 1:
+                            made.network.cut("one", "two", one_way=made.rng.random() < 0.5)
+                            await asyncio.sleep(made.rng.uniform(0, 3))
+                            made.network.heal()
+                        case 2:
+                            await asyncio.sleep(made.rng.uniform(0, 3))
+                        case _:
+                            await asyncio.sleep(made.rng.uniform(0, 0.003))
+                await asyncio.sleep(15)
+                assert one.lost == two.lost == []
+                assert ids(one.got) == list(range(300))
+                assert ids(two.got) == list(range(300))
+
+        run(main, seed=seed, seconds_max=3_000)
+
+    for seed in range(40):
+        story(seed)
+
+
+@simulated
+async def test_a_cut_way_is_noticed_by_silence_and_the_session_goes_on_when_it_heals(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    link = one.links.to(two.address)
+    link.send(request(1))
+    await two.got_ids(1)
+    await asyncio.sleep(0.5)
+    world.network.cut("one", "two")
+    link.send(request(2))
+    await asyncio.sleep(5.5)
+    assert not link.attached
+    world.network.heal()
+    assert await two.got_ids(2) == [1, 2]
+    assert one.lost == []
+    assert link.connections == 2
+
+
+@simulated
+async def test_a_session_without_connection_ends_and_tells_unsent_from_unknown(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    link = one.links.to(two.address)
+    link.send(request(1))
+    await two.got_ids(1)
+    await asyncio.sleep(1)
+    world.network.cut("one", "two")
+    link.send(request(2))
+    await asyncio.sleep(5)
+    assert not link.attached
+    link.send(request(3))
+    await one.until(lambda: bool(one.lost))
+    assert one.lost == [([3], [2], f"no connection to {two.address} for 5.0 s")]
+    assert link.ending is not None
+    assert one.links.all() == []
+    world.network.heal()
+    one.links.to(two.address).send(request(4))
+    await two.until(lambda: 4 in ids(two.got))
+    assert ids(two.got)[0] == 1
+    assert len(two.lost) <= 1
+
+
+@simulated
+async def test_what_is_sent_on_a_link_that_has_ended_comes_back(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    link = one.links.to(two.address)
+    link.send(request(1))
+    await two.got_ids(1)
+    one.links.end(two.address, "it is dead")
+    link.send(request(2))
+    assert len(one.lost) == 1
+    await one.until(lambda: len(one.lost) == 2)
+    assert one.lost[1] == ([2], [], "it is dead")
+
+
+@simulated
+async def test_a_silo_that_nobody_listens_for_is_given_up_and_nothing_of_it_was_sent(world: World) -> None:
+    one = await world.silo("one")
+    one.links.to(SiloAddress("nowhere:1", 1)).send(request(1))
+    await one.until(lambda: bool(one.lost), timeout_s=6)
+    assert one.lost[0][:2] == ([1], [])
+
+
+@simulated
+async def test_another_incarnation_at_the_endpoint_ends_the_link_at_once(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two", 2)
+    one.links.to(SiloAddress(two.address.endpoint, 1)).send(request(1))
+    await one.until(lambda: bool(one.lost), timeout_s=1)
+    assert one.lost == [([1], [], "here is two:1@2, not two:1@1")]
+    assert one.lost_links[0].ending is not None
+    assert one.lost_links[0].ending.code is RefusalCode.INCARNATION
+
+
+@simulated
+async def test_a_silo_that_restarts_on_its_endpoint_is_reached_within_two_seconds_S114(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    one.links.to(two.address).send(request(1))
+    await two.got_ids(1)
+    await two.close()
+    assert not two.links.all()
+    again = Process(world.network.transport("two"), silo_identity("two:1", 2), seed=9)
+    world.processes.append(again)
+    await asyncio.sleep(3)
+    one.links.to(again.address).send(request(2))
+    await asyncio.sleep(3)
+    await again.listen("two:1")
+    await again.until(lambda: ids(again.got) == [2], timeout_s=2)
+
+
+@simulated
+async def test_a_dead_silo_is_lost_at_once_and_refused_from_then_on(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    one.links.to(two.address).send(request(1))
+    await two.got_ids(1)
+    one.links.end(two.address, "declared dead by version 7")
+    assert [because for _, _, because in one.lost] == ["declared dead by version 7"]
+    await two.until(lambda: bool(two.lost))
+    assert "declared dead by version 7" in two.lost[0][2]
+    assert two.lost_links[0].ending is not None
+    assert two.lost_links[0].ending.code is RefusalCode.DEAD
+    two.links.to(one.address).send(request(2))
+    await two.until(lambda: len(two.lost) == 2, timeout_s=1)
+    assert two.lost[1][0] == [2]
+    one.links.to(two.address).send(request(3))
+    await one.until(lambda: len(one.lost) == 2)
+    assert one.got == []
+
+
+@simulated
+async def test_frames_of_a_dead_silo_that_were_on_their_way_are_dropped(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    two.on_frame_also = lambda link, frame: two.links.end(one.address, "dead")
+    link = one.links.to(two.address)
+    for number in range(10):
+        link.send(request(number))
+    await one.until(lambda: bool(one.lost))
+    assert ids(two.got) == [0]
+
+
+@simulated
+async def test_a_peer_that_lost_its_session_begins_another_and_ours_is_lost(world: World) -> None:
+    two = await world.silo("two")
+    first = world.client("someone")
+    (await first.links.dial_gateway("two:1")).send(request(1))
+    await two.got_ids(1)
+    second = world.client("someone")  # a restart under the same name
+    (await second.links.dial_gateway("two:1")).send(request(2))
+    assert await two.got_ids(2) == [1, 2]
+    assert [because for _, _, because in two.lost] == ["someone has begun a new session"]
+    assert only_link(two).attached
+
+
+@simulated
+async def test_a_client_learns_who_answers_at_a_gateway_and_reaches_it_again(world: World) -> None:
+    two, client = await world.silo("two"), world.client("client")
+    two.answers = True
+    link = await client.links.dial_gateway("two:1")
+    assert link.peer.silo == two.address
+    assert await client.links.dial_gateway("two:1") is link
+    link.send(request(1))
+    await client.got_ids(1)
+    world.network.reset("client", "two")
+    link.send(request(2))
+    assert await client.got_ids(2) == [1, 2]
+    assert client.lost == two.lost == []
+
+
+@simulated
+async def test_a_client_that_finds_another_incarnation_after_a_restart_loses_its_link(world: World) -> None:
+    two, client = await world.silo("two"), world.client("client")
+    link = await client.links.dial_gateway("two:1")
+    link.send(request(1))
+    await two.got_ids(1)
+    await two.close()
+    await client.until(lambda: bool(client.lost))
+    assert link.ending is not None
+    again = await world.silo("two", 2)
+    assert (await client.links.dial_gateway("two:1")).peer.silo == again.address
+
+
+@simulated
+async def test_a_gateway_that_refuses_or_is_not_there_is_an_error_of_the_dial(world: World) -> None:
+    await world.silo("two")
+    with pytest.raises(HandshakeRefused, match="token"):
+        await world.client("stranger", token=None).links.dial_gateway("two:1")
+    with pytest.raises(ConnectionLost):
+        await world.client("lost").links.dial_gateway("nowhere:1")
+
+
+@pytest.mark.parametrize(
+    "frame", [request(1, flags=Flag.CONTROL), request(1, flags=Flag.PLACED), Load(1), Reply(1, 0)], ids=repr
+)
+def test_a_client_that_says_what_only_silos_may_is_put_out_and_told_why(frame: Frame) -> None:
+    async def main() -> None:
+        async with world(1) as made:
+            two, client = await made.silo("two"), made.client("client")
+            link = await client.links.dial_gateway("two:1")
+            link.send(frame)
+            await client.until(lambda: bool(client.lost))
+            assert link.ending is not None
+            assert link.ending.code is RefusalCode.PERMISSION
+            assert "not permitted" in client.lost[0][2]
+            assert two.got == []
+            assert len(two.lost) == 1
+
+    run(main, seed=1)
+
+
+@simulated
+async def test_a_handler_that_fails_ends_the_link_with_its_reason_and_nothing_hangs_S108(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+
+    def fail(link: Link, frame: Frame) -> None:
+        raise asyncio.CancelledError
+
+    two.on_frame_also = fail
+    one.links.to(two.address).send(request(1))
+    await one.until(lambda: bool(one.lost), timeout_s=1)
+    assert "could not deal with a frame" in one.lost[0][2]
+    two.on_frame_also = lambda link, frame: None
+    one.links.to(two.address).send(request(2))
+    await two.until(lambda: ids(two.got) == [1, 2])
+
+
+@simulated
+async def test_large_payloads_do_not_hold_up_small_calls(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    two.answers = True
+    link = one.links.to(two.address)
+    for number in range(3):
+        link.send(request(number, bytes(2_000_000)))
+    link.send(request(9))
+    assert (await one.got_ids(4))[0] == 9
+    assert all(len(reply.payload) == 2_000_000 for reply in one.got[1:] if isinstance(reply, Reply))
+
+
+@simulated
+async def test_a_deadline_travels_as_time_left(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    link = one.links.to(two.address)
+    link.send(request(1), deadline=asyncio.get_running_loop().time() + 10)
+    await two.got_ids(1)
+    (got,) = two.got
+    assert isinstance(got, Request)
+    assert got.left_s is not None
+    assert 9.9 < got.left_s <= 10
+
+
+@simulated
+async def test_the_view_version_of_the_peer_is_told_when_it_grows(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    one.links.to(two.address).send(request(1))
+    await two.until(lambda: two.views == [1])
+    one.view = 7
+    await two.until(lambda: two.views == [1, 7])
+
+
+@simulated
+async def test_what_was_received_is_acknowledged_soon_though_nothing_is_said(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    link = one.links.to(two.address)
+    link.send(request(1))
+    await two.got_ids(1)
+    await asyncio.sleep(0.2)
+    assert link.session.idle
+
+
+@simulated
+async def test_closing_gets_what_is_queued_across_and_tells_the_peer(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    link = one.links.to(two.address)
+    for number in range(1_000):
+        link.send(Reply(number, 0))
+    await one.close(grace_s=5)
+    assert ids(two.got) == list(range(1_000))
+    assert one.lost == [([], [], f"{one.address} closed")]
+    await two.until(lambda: bool(two.lost))
+    assert two.lost == [([], [], f"{one.address} closed")]
+    one.links.to(two.address).send(request(1))
+    await one.until(lambda: len(one.lost) == 2)
+
+
+@simulated
+async def test_closing_does_not_wait_longer_than_its_grace_for_who_does_not_answer(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    link = one.links.to(two.address)
+    link.send(request(1))
+    await two.got_ids(1)
+    await asyncio.sleep(0.5)
+    world.network.cut("one", "two")
+    link.send(request(2))
+    began = asyncio.get_running_loop().time()
+    await one.links.close(2.0)
+    assert asyncio.get_running_loop().time() - began < 4
+    assert one.lost[0][1] == [2]
+
+
+@simulated
+async def test_the_number_of_greetings_is_bounded(world: World) -> None:
+    two = await world.silo("two", limits=LinkLimits(greetings_max=1))
+    silent = world.network.transport("silent")
+    await silent.dial("two:1")
+    await asyncio.sleep(0.1)
+    with pytest.raises(ConnectionLost):
+        await world.client("client").links.dial_gateway("two:1")
+    await asyncio.sleep(3)  # the silent one is put out
+    await world.client("client").links.dial_gateway("two:1")
+    await two.until(lambda: two.attached == 1)
+    await silent.close()
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    def trace(seed: int) -> list[tuple[float, int]]:
+        times: list[tuple[float, int]] = []
+
+        async def main() -> None:
+            async with world(seed) as made:
+                one, two = await made.silo("one"), await made.silo("two")
+                loop = asyncio.get_running_loop()
+                two.on_frame_also = lambda link, frame: times.append((loop.time(), ids([frame])[0]))
+                for number in range(50):
+                    one.links.to(two.address).send(request(number))
+                    if number % 10 == 0:
+                        made.network.reset("one")
+                    await asyncio.sleep(0.01)
+                await two.got_ids(50)
+
+        run(main, seed=seed)
+        return times
+
+    assert trace(3) == trace(3)

@@ -1,0 +1,92 @@
+"""Logs are events with fields, whoever writes them and wherever they go."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Generator
+
+import pytest
+import structlog
+
+from silo.logs import configure, get_logger
+
+
+@pytest.fixture(autouse=True)
+def _root_logger_as_before() -> Generator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+
+
+def _lines(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_record_is_one_json_object_with_its_fields_under_any_name() -> None:
+    stream = io.StringIO()
+    configure("info", "json", stream)
+    get_logger("silo.host").info("silo.ready", name="silo-1", args="100 %s", grains={"a"})
+    (line,) = _lines(stream)
+    assert line["event"] == "silo.ready"
+    assert line["level"] == "info"
+    assert line["logger"] == "silo.host"
+    assert line["name"] == "silo-1"
+    assert line["args"] == "100 %s"
+    assert str(line["ts"]).endswith("Z")
+
+
+def test_records_of_the_standard_library_and_of_structlog_come_out_alike() -> None:
+    stream = io.StringIO()
+    configure("info", "json", stream)
+    logging.getLogger("silo.directory").warning("directory.conflict", extra={"grain": "room/lobby"})
+    logging.getLogger("application").info("hello %s", "you")
+    structlog.stdlib.get_logger("application").info("app.ready", port=1)
+    conflict, hello, ready = _lines(stream)
+    assert (conflict["event"], conflict["grain"]) == ("directory.conflict", "room/lobby")
+    assert hello["event"] == "hello you"
+    assert (ready["event"], ready["port"], ready["logger"]) == ("app.ready", 1, "application")
+
+
+def test_a_traceback_is_told_without_the_values_of_variables() -> None:
+    stream = io.StringIO()
+    configure("info", "json", stream)
+
+    def fail() -> None:
+        password = "hunter" + "2"
+        raise LookupError(len(password))
+
+    try:
+        fail()
+    except LookupError:
+        get_logger("silo").exception("grain.failed", grain="room/lobby")
+    (line,) = _lines(stream)
+    assert line["level"] == "error"
+    assert "LookupError: 7" in str(line["exception"])
+    assert "hunter2" not in stream.getvalue()
+
+
+def test_what_is_below_the_level_costs_no_line() -> None:
+    stream = io.StringIO()
+    configure("warning", "json", stream)
+    get_logger("silo").info("silo.ready")
+    assert stream.getvalue() == ""
+
+
+def test_text_for_the_eye_has_event_and_fields() -> None:
+    stream = io.StringIO()
+    configure("info", "console", stream)
+    get_logger("silo").info("silo.ready", endpoint="127.0.0.1:1")
+    assert "silo.ready" in stream.getvalue()
+    assert "127.0.0.1:1" in stream.getvalue()
+
+
+def test_without_configuration_records_reach_the_applications_own_handlers(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        get_logger("silo.host").info("silo.ready", endpoint="127.0.0.1:1")
+    assert caplog.messages == ["silo.ready endpoint=127.0.0.1:1"]

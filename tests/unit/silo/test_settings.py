@@ -1,0 +1,229 @@
+"""Settings: one place for every bound, strict about names, clear about what is wrong and where it came from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from silo.configuration import Configuration, load, without_password
+from silo.directory.errors import InvalidSettings
+from silo.directory.lease import LeaseSettings
+from silo.messaging.limits import LinkLimits
+from silo.settings import (
+    ActivationSettings,
+    MigrationSettings,
+    SiloSettings,
+    is_loopback,
+    setting_names,
+    split_endpoint,
+)
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("SILO_"):
+            monkeypatch.delenv(name)
+
+
+def _file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "silo.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _sources(configuration: Configuration) -> dict[str, tuple[str, str]]:
+    return {each.name: (each.value, each.source) for each in configuration.effective()}
+
+
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = _file(
+        tmp_path,
+        'cluster = "of-file"\nname = "of-file"\nmeta.zone = "a"\n[queues]\nqueue_calls_max = 1\nqueue_bytes_max = 2\n',
+    )
+    monkeypatch.setenv("SILO_NAME", "of-environment")
+    monkeypatch.setenv("SILO_QUEUES__QUEUE_CALLS_MAX", "3")
+    found = _sources(load({"name": "of-flag", "redis": None}, file=file))
+    assert found["name"] == ("of-flag", "flag")
+    assert found["queues.queue_calls_max"] == ("3", "SILO_QUEUES__QUEUE_CALLS_MAX")
+    assert found["cluster"] == ("of-file", str(file))
+    assert found["queues.queue_bytes_max"] == ("2", str(file))
+    assert found["meta"] == ("zone=a", str(file))
+    assert found["calls.hops_max"] == ("4", "default")
+
+
+def test_the_file_can_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SILO_CONFIG", str(_file(tmp_path, 'cluster = "prod"')))
+    assert load().settings.cluster == "prod"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('clutser = "x"', r"clutser: there is no such setting; did you mean cluster\? \(from .*silo\.toml\)"),
+        ("[link]\nchunk_byte = 1", r"link\.chunk_byte: there is no such setting; did you mean link\.chunk_bytes\?"),
+        ("queue_calls_max = 1", r"did you mean queues\.queue_calls_max\?"),
+        ("[qeues]\nx = 1", r"qeues: there is no such setting; did you mean queues\?"),
+        ("cluster = ", "is not TOML"),
+    ],
+)
+def test_an_unknown_name_in_the_file_is_refused_with_a_suggestion(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidSettings, match=message):
+        load(file=_file(tmp_path, text))
+
+
+def test_an_unknown_variable_is_refused_with_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SILO_CLUSTR", "x")
+    with pytest.raises(InvalidSettings, match=r"SILO_CLUSTR: .*; did you mean SILO_CLUSTER"):
+        load()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("SILO_SERVICE_HOST", "SILO_SERVICE_PORT_GRPC", "SILO_PORT", "SILO_PORT_7000_TCP_ADDR"),
+        *("SILO_GATEWAY_SERVICE_HOST", "SILO_GATEWAY_PORT_7000_TCP", "SILO_TEST_REDIS_SERVER"),
+    ],
+)
+def test_variables_that_kubernetes_or_the_test_suite_set_are_not_ours(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "tcp://10.0.0.1:7000")
+    assert load().sources == {}
+
+
+def test_a_missing_file_is_refused_and_not_overlooked(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="cannot be read"):
+        load(file=tmp_path / "absent.toml")
+
+
+def test_a_value_out_of_range_says_which_and_whence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SILO_LINK__LINK_PING_S", "0")
+    monkeypatch.setenv("SILO_CALLS__HOPS_MAX", "many")
+    with pytest.raises(InvalidSettings) as refused:
+        load()
+    assert "link.link_ping_s: must be above 0, not 0.0 (from SILO_LINK__LINK_PING_S)" in str(refused.value)
+    assert "(from SILO_CALLS__HOPS_MAX)" in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_no_time_or_bound_is_zero_negative_or_infinite(value: float) -> None:
+    with pytest.raises(InvalidSettings, match="collect_after_s"):
+        ActivationSettings(collect_after_s=value)
+    with pytest.raises(InvalidSettings, match="link_resume_s"):
+        SiloSettings(link=LinkLimits(link_resume_s=value))
+    with pytest.raises(InvalidSettings, match="lease_s"):
+        LeaseSettings(lease_s=value)
+
+
+def test_pairs_are_written_as_text_in_flags_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SILO_META", "zone=a, rack=3")
+    monkeypatch.setenv("SILO_PLACEMENT__TYPE_POLICIES", "room=prefer-local")
+    settings = load().settings
+    assert settings.meta == {"zone": "a", "rack": "3"}
+    assert settings.placement.type_policies == {"room": "prefer-local"}
+    monkeypatch.setenv("SILO_META", "zone")
+    with pytest.raises(InvalidSettings, match="'zone' is not of the form name=value"):
+        load()
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7000", "[::]:7000", "10.1.2.3:7000", "silo-0.silos:7000"])
+def test_a_public_listen_without_a_token_needs_insecure_in_so_many_words(listen: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"SILO_CLUSTER_TOKEN.*--insecure"):
+        SiloSettings(listen=listen, advertise="10.1.2.3:7000")
+    assert SiloSettings(listen=listen, advertise="10.1.2.3:7000", insecure=True).insecure
+    assert SiloSettings(listen=listen, advertise="10.1.2.3:7000", cluster_token=SecretStr("s")).cluster_token
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.8.0.1:7000", "localhost:7000", "[::1]:7000"])
+def test_a_loopback_listen_needs_no_token(listen: str) -> None:
+    assert SiloSettings(listen=listen).listen == listen
+
+
+def test_a_wildcard_is_no_address_to_advertise() -> None:
+    with pytest.raises(InvalidSettings, match="--advertise"):
+        SiloSettings(listen="0.0.0.0:7000", insecure=True)
+    with pytest.raises(InvalidSettings, match="no address that others can dial"):
+        SiloSettings(advertise="0.0.0.0:7000")
+
+
+def test_cloudpickle_without_a_token_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="cloudpickle without a cluster token"):
+        SiloSettings(cloudpickle=True, insecure=True)
+    assert SiloSettings(cloudpickle=True, cluster_token=SecretStr("s")).cloudpickle
+
+
+def test_limits_that_cannot_be_met_together_are_refused() -> None:
+    with pytest.raises(InvalidSettings, match="payload_bytes_max must not exceed"):
+        SiloSettings(migration=MigrationSettings(payload_bytes_max=2), link=LinkLimits(frame_bytes_max=1))
+    with pytest.raises(InvalidSettings, match=r"link\.link_ping_s: must be below link_silence_s"):
+        SiloSettings(link=LinkLimits(link_ping_s=4.0, link_silence_s=4.0))
+    with pytest.raises(InvalidSettings, match=r"link\.chunk_bytes: must not exceed batch_bytes_max"):
+        SiloSettings(link=LinkLimits(chunk_bytes=2, batch_bytes_max=1))
+
+
+def test_secrets_appear_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SILO_CLUSTER_TOKEN", "hunter2")
+    monkeypatch.setenv("SILO_REDIS", "rediss://me:hunter2@db.example:6380/0")
+    configuration = load()
+    shown = " ".join(f"{each.name} {each.value} {each.source}" for each in configuration.effective())
+    for text in (shown, repr(configuration.settings), str(configuration.settings)):
+        assert "hunter2" not in text
+    assert "rediss://***@db.example:6380/0" in shown
+    with pytest.raises(InvalidSettings) as refused:
+        load({"redis": "http://me:hunter2@db.example"})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_in_code_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SILO_CLUSTER", "prod")
+    assert SiloSettings().cluster == "default"
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        SiloSettings().cluster = "other"  # type: ignore[misc]  # what is tested
+
+
+def test_every_bound_has_its_unit_in_its_name_and_its_purpose_beside_it() -> None:
+    units = ("_s", "_max", "_bytes", "_frames", "_every_frames", "_every_bytes")
+    settings = SiloSettings()
+    for name in setting_names():
+        group, _, leaf = name.rpartition(".")
+        value = getattr(getattr(settings, group) if group else settings, leaf)
+        if isinstance(value, int | float) and not isinstance(value, bool) and leaf != "drift":
+            assert leaf.endswith(units), name
+    for name, field in SiloSettings.model_fields.items():
+        is_group = any(each.startswith(f"{name}.") for each in setting_names())
+        assert field.description or is_group, name
+
+
+@pytest.mark.parametrize("text", ["", "host", ":1", "host:", "host:x", "host:65536", "::1:80", "[zz]:1", "host:-1"])
+def test_what_is_no_endpoint_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"endpoint|IPv6|address|permitted|octet|At least"):
+        split_endpoint(text)
+
+
+def test_endpoints_are_split() -> None:
+    assert split_endpoint("silo-0.silos:7000") == ("silo-0.silos", 7000)
+    assert split_endpoint("[::1]:0") == ("::1", 0)
+    assert is_loopback("::1")
+    assert not is_loopback("localhost.example")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://localhost:6379", "redis://localhost:6379"),
+        ("redis://:p@w@localhost:6379/1", "redis://***@localhost:6379/1"),
+        ("redis+sentinel://u:p@a:1,b:2/main", "redis+sentinel://***@a:1,b:2/main"),
+        ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown
