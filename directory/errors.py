@@ -118,13 +118,13 @@ class DirectoryUnavailable(NotExecuted, ConnectionError):
 
 
 class DirectoryRowUnreadable(NotExecuted, ValueError):
-    """Directory rows of a format that this release does not read; they are left as they are. `rows` says why, by grain."""
+    """Directory rows of a format that this release cannot read; they are left alone. `rows` says why, by grain."""
 
     def __init__(self, rows: Mapping[str, str]) -> None:
         first = next(iter(rows.items()), ("", ""))
         more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
         super().__init__(f"the directory's row of {first[0]} cannot be read: {first[1]}{more}")
-        self.rows = dict(rows)
+        self.rows: dict[str, str] = dict(rows)
 
     def __reduce__(self) -> tuple[type[DirectoryRowUnreadable], tuple[dict[str, str]]]:
         return (type(self), (self.rows,))

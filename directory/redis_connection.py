@@ -6,7 +6,7 @@ URLs: `redis://`, `rediss://` (TLS) and `unix://` as redis-py reads them, and
     redis+cluster://[user:password@]host:port,host:port
 
 with `rediss+sentinel` and `rediss+cluster` for TLS. Options of the redis-py client follow `?` as they do in its own
-URLs.
+URLs; the sentinels' own login, where they ask for one, is given there as `sentinel_username` and `sentinel_password`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar, cast
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 import redis
@@ -24,6 +24,7 @@ import redis.asyncio
 import redis.asyncio.retry
 import redis.asyncio.sentinel
 import redis.cluster
+import redis.connection
 import redis.exceptions
 import redis.retry
 import redis.sentinel
@@ -39,6 +40,9 @@ from tenacity import (
 )
 
 from silo.directory.errors import DirectoryUnavailable, InvalidSettings
+
+Options = dict[str, Any]
+"""Keyword arguments of redis-py's clients, which annotates them only in part."""
 
 CONNECT_TIMEOUT_S: Final = 1.0
 COMMAND_TIMEOUT_S: Final = 1.0
@@ -92,9 +96,10 @@ _PASSING: Final = (
 REDIS_ERRORS: Final = (OSError, redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
 """Everything that redis-py raises for what a server or the way to it did; the last has no base in common with the
 rest."""
-_ONE_PROTOCOL: Final[dict[str, Any]] = {"protocol": 2}
+_ONE_PROTOCOL: Final[Options] = {"protocol": 2}
 """Answers in one form at every server, no HELLO for an ACL to refuse, and no pushed messages between a command and its
 answer."""
+_SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
 _CLUSTER_BACKOFF: Final = ExponentialWithJitterBackoff(base=0.05, cap=0.4)
 """Waits, in seconds, of redis-py's own retries: a Redis Cluster client needs some to follow redirections and
 failovers."""
@@ -131,7 +136,7 @@ class RedisTarget(msgspec.Struct, frozen=True):
     url: str
     hosts: tuple[tuple[str, int], ...] = ()
     service: str = ""
-    options: dict[str, Any] = {}
+    options: Options = {}
 
     @property
     def public(self) -> str:
@@ -145,7 +150,7 @@ def parse_url(url: str) -> RedisTarget:
         parts = urlsplit(url)
         scheme, plus, mode = parts.scheme.partition("+")
         if not plus and scheme in ("redis", "rediss", "unix"):
-            redis.asyncio.ConnectionPool.from_url(url)  # reads the whole URL, opens nothing
+            cast("Any", redis.asyncio.ConnectionPool).from_url(url)  # reads the whole URL, opens nothing
             return RedisTarget("server", url)
         if scheme not in ("redis", "rediss") or mode not in ("sentinel", "cluster"):
             raise ValueError("its scheme is none of redis, rediss, unix, redis+sentinel, redis+cluster")
@@ -159,7 +164,7 @@ def _parse_hosts(url: str, parts: SplitResult, mode: str, *, tls: bool) -> Redis
     login, _, addresses = parts.netloc.rpartition("@")
     username, _, password = login.partition(":")
     service, _, db = parts.path.strip("/").partition("/")
-    options: dict[str, Any] = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    options: Options = cast("Any", redis.connection.parse_url)(f"redis://?{parts.query}")  # checks and converts values
     if mode == "sentinel" and not service:
         raise ValueError("a Sentinel URL ends in /SERVICE")
     if mode == "cluster" and service:
@@ -187,18 +192,23 @@ def _parse_host(address: str, port_default: int) -> tuple[str, int]:
 def open_redis(url: str) -> RedisClient:
     """An asyncio client for the URL. Connects when first used; its owner closes it. Raises InvalidSettings."""
     target = parse_url(url)
-    options = _ONE_PROTOCOL | {"socket_timeout": COMMAND_TIMEOUT_S, "socket_connect_timeout": CONNECT_TIMEOUT_S}
-    untried = {"retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
+    options: Options = _ONE_PROTOCOL | {
+        "socket_timeout": COMMAND_TIMEOUT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+    }
+    untried: Options = {"retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
     if target.mode == "cluster":
         nodes = [ClusterNode(host, port) for host, port in target.hosts]
-        redirected = {"retry": redis.asyncio.retry.Retry(_CLUSTER_BACKOFF, TRIES_MAX)}
+        redirected: Options = {"retry": redis.asyncio.retry.Retry(_CLUSTER_BACKOFF, TRIES_MAX)}
         cluster = redis.asyncio.RedisCluster(startup_nodes=nodes, **(options | redirected | target.options))
         return cast("RedisClient", cluster)
     if target.mode == "sentinel":
         options |= untried | {"max_connections": CONNECTIONS_MAX}
-        sentinel = redis.asyncio.sentinel.Sentinel(list(target.hosts), sentinel_kwargs=options, **target.options)
-        return cast("RedisClient", sentinel.master_for(target.service, redis_class=_BehindSentinel, **options))
-    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        to_sentinels, to_master = _logins(target.options)
+        sentinel: Any = redis.asyncio.sentinel.Sentinel(list(target.hosts), sentinel_kwargs=options | to_sentinels)
+        master = sentinel.master_for(target.service, redis_class=_BehindSentinel, **(options | to_master))
+        return cast("RedisClient", master)
+    pool = cast("Any", redis.asyncio.BlockingConnectionPool).from_url(
         url, max_connections=CONNECTIONS_MAX, timeout=COMMAND_TIMEOUT_S, **(options | untried)
     )
     return cast("RedisClient", redis.asyncio.Redis.from_pool(pool))
@@ -212,18 +222,27 @@ def open_sync(url: str, timeout_s: float) -> redis.Redis:
     InvalidSettings.
     """
     target = parse_url(url)
-    options = _ONE_PROTOCOL | {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
-    untried = {"retry": redis.retry.Retry(NoBackoff(), 0)}
+    options: Options = _ONE_PROTOCOL | {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+    untried: Options = {"retry": redis.retry.Retry(NoBackoff(), 0)}
     if target.mode == "cluster":
         nodes = [redis.cluster.ClusterNode(host, port) for host, port in target.hosts]
-        redirected = {"retry": redis.retry.Retry(_CLUSTER_BACKOFF, TRIES_MAX)}
+        redirected: Options = {"retry": redis.retry.Retry(_CLUSTER_BACKOFF, TRIES_MAX)}
         cluster = redis.RedisCluster(startup_nodes=nodes, **(options | redirected | target.options))
         return cast("redis.Redis", cluster)
     if target.mode == "sentinel":
         options |= untried
-        sentinel = redis.sentinel.Sentinel(list(target.hosts), sentinel_kwargs=options, **target.options)
-        return cast("redis.Redis", sentinel.master_for(target.service, **options))
-    return redis.Redis.from_url(url, **(options | untried))
+        to_sentinels, to_master = _logins(target.options)
+        sentinel: Any = redis.sentinel.Sentinel(list(target.hosts), sentinel_kwargs=options | to_sentinels)
+        return cast("redis.Redis", sentinel.master_for(target.service, **(options | to_master)))
+    return cast("redis.Redis", cast("Any", redis.Redis).from_url(url, **(options | untried)))
+
+
+def _logins(options: Options) -> tuple[Options, Options]:
+    """What of a Sentinel URL is for the connections to sentinels, and what for those to the master."""
+    to_sentinels = {name.removeprefix("sentinel_"): options[name] for name in _SENTINEL_OPTIONS if name in options}
+    if "ssl" in options:
+        to_sentinels["ssl"] = options["ssl"]
+    return to_sentinels, {name: option for name, option in options.items() if name not in _SENTINEL_OPTIONS}
 
 
 class _BehindSentinel(redis.asyncio.Redis):

@@ -43,7 +43,7 @@ class Registrar:
         self._shared: dict[GrainId, _Ask[GrainId, Entry | None]] = {}
 
     async def lookup(self, grain: GrainId) -> Entry | None:
-        """The grain's row as it stands. Callers share a lookup until it is sent; one that is out may show an older row."""
+        """The grain's row as it stands. Callers share a lookup until it is sent, since one that is out may be older."""
         ask = self._shared.get(grain)
         if ask is None:
             ask = self._shared[grain] = self._lookups.add(grain, on_taken=self._unshare)

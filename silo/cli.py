@@ -332,6 +332,8 @@ def _with_client(
                 cluster=settings.cluster,
                 gateways=list(gateways or ()),
                 token=held.get_secret_value() if held is not None else None,
+                role="admin",
+                name="silo-command",
             ) as client:
                 return await work(client)
 

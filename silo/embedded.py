@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 import redis.exceptions
 
@@ -37,7 +37,7 @@ STOP_TIMEOUT_S: Final = 5.0
 PORT_TRIES_MAX: Final = 5
 """A port that was free a moment ago may be taken by another process; then the next one is tried."""
 PING_EVERY_S: Final = 0.02
-PING_TIMEOUT_S: Final = 1.0
+PING_TIMEOUT_S: Final = 0.25
 LOG_LINES_SHOWN: Final = 20
 
 _SOCKET: Final = "server.sock"
@@ -159,7 +159,7 @@ class EmbeddedServer:
             self._directory = Path(self._temporary.name)
         try:
             for _ in range(PORT_TRIES_MAX):
-                self._port = _free_port() if self._given_port is None else self._given_port
+                self._port = free_port() if self._given_port is None else self._given_port
                 if self._launch(executable):
                     return
                 if self._given_port is not None:
@@ -183,7 +183,7 @@ class EmbeddedServer:
         port, directory = self._started(self._port), self._started(self._directory)
         if self.is_running and not self._appendonly:
             with contextlib.closing(open_sync(self.url, self._stop_timeout_s)) as client:
-                client.save()
+                cast("Any", client).save()
         self._end(signal.SIGTERM)
         executable = find_server() if self._executable is None else Path(self._executable)
         self._port, self._directory = port, directory
@@ -252,10 +252,11 @@ class EmbeddedServer:
 
     def _answers(self, pid: int) -> bool:
         """Whether it is our server that answers there, and not one that took the port first."""
-        with contextlib.closing(open_sync(self.url, PING_TIMEOUT_S)) as client:
+        with contextlib.closing(open_sync(self.url, PING_TIMEOUT_S)) as typed:
+            client: Any = typed
             try:
-                client.execute_command("PING")
-                return client.execute_command("INFO", "server")["process_id"] == pid
+                client.ping()
+                return bool(client.info("server")["process_id"] == pid)
             except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):  # not yet, or loading its data
                 return False
 
@@ -288,7 +289,8 @@ class EmbeddedServer:
         return value
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port of loopback that is free now; another process may take it before it is used."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

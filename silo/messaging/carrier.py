@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Ending(NamedTuple):
-    """Why a connection no longer carries its session. Without a code only the connection is lost, and another may come."""
+    """Why a connection no longer carries its session; without a code it is only lost, and another may come."""
 
     text: str
     code: RefusalCode | None = None
@@ -98,7 +98,8 @@ class Carrier:
         reader, writer = self._loop.create_task(self._read()), self._loop.create_task(self._write())
         self._tasks = [reader, writer]
         self._schedule_tick()
-        await asyncio.wait({reader, writer, self._stop}, return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [reader, writer, self._stop]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if self._stop.done():
             return self._stop.result()
         ending = _ending(reader if reader.done() else writer)

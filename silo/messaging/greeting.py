@@ -1,9 +1,10 @@
 """The greeting that opens a connection: who is there, by which protocol, proved by whom, resuming what.
 
-The dialler says Hello, the listener answers Welcome or Refusal, the dialler closes with Proof. Each proof is an HMAC-SHA256, by
-the key of the dialler's role, over all that both said, the two fresh challenges included. A silo can derive the key of every
-role from the cluster token; a client that was given only its role's key can prove that role and no other. The key of a role
-is shared by its holders: it keeps strangers out, and does not tell one client from another.
+The dialler says Hello, the listener answers Welcome or Refusal, the dialler closes with Proof. Each proof is an
+HMAC-SHA256, by the key of the dialler's role, over all that both said, the two fresh challenges included. A silo can
+derive the key of every role from the cluster token; a client that was given only its role's key can prove that role
+and no other. The key of a role is shared by its holders: it keeps strangers out, and does not tell one client from
+another.
 
 Plain code without I/O; challenges and nonces are arguments, and must not be guessable.
 """
@@ -311,7 +312,11 @@ class DiallerGreeting:
         return Peer(terms.name, Role.SILO, terms.silo, terms.app_version, features), terms
 
     def proof(self, received: int) -> bytes:
-        """The last word, once the answer was good; `received` is the number of the last frame received in the session."""
+        """The last word, once the answer was good.
+
+        Args:
+            received: the number of the last frame received in the session.
+        """
         proof = b""
         if self._credentials is not None:
             spoken = _spoken("dialler", self.hello, self._terms, b"%d" % received)

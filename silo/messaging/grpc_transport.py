@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 # isort: split
-import silo.messaging.grpc_environment  # noqa: F401 - must be loaded before grpc
+from silo.messaging.grpc_environment import EXPERIMENTS
 
 # isort: split
 import grpc
@@ -23,13 +23,18 @@ from silo.messaging.transport import Connection, ConnectionLost
 from silo.wire.v1.link_pb2 import Packet
 
 _log = logging.getLogger(__name__)
+_log.debug("gRPC is loaded with GRPC_EXPERIMENTS=%s unless it was set or loaded before", EXPERIMENTS)
+# The published stubs of grpc.aio are wrong about closing, calling and reading; what comes from there is annotated here.
+_aio: Any = grpc.aio
+_grpc: Any = grpc
+_EOF: Any = _aio.EOF
 
 SERVICE = "silo.wire.v1.Link"
 METHOD = "Connect"
 MESSAGE_BYTES_MAX = 64 * MIB
 """The largest gRPC message, both ways; a batch stays far below it."""
 KEEPALIVE_TIME_MS = 10_000
-"""A channel without traffic is probed this often. Links ping more often; this is for the other services of the server."""
+"""A channel without traffic is probed this often. Links ping more often; this is for other services of the server."""
 KEEPALIVE_TIMEOUT_MS = 5_000
 """A probe without an answer for this long ends the channel."""
 CLOSE_TIMEOUT_S = 0.25
@@ -68,10 +73,10 @@ class _DialledConnection:
     attribute, nor the traceback of an error that was passed on.
     """
 
-    def __init__(self, endpoint: str, channel: grpc.aio.Channel, call: Any, forget: Callable[[Connection], None]) -> None:
+    def __init__(self, endpoint: str, channel: Any, call: Any, forget: Callable[[Connection], None]) -> None:
         self._endpoint = endpoint
-        self._channel: grpc.aio.Channel | None = channel
-        self._call = call
+        self._channel: Any = channel
+        self._call: Any = call
         self._forget = forget
         self._closing: asyncio.Task[None] | None = None
 
@@ -92,7 +97,7 @@ class _DialledConnection:
                 raise
             because = "the connection was closed"
         else:
-            if packet is not grpc.aio.EOF:
+            if packet is not _EOF:
                 body: bytes = packet.body
                 return body
             if await call.code() is grpc.StatusCode.OK:
@@ -123,7 +128,6 @@ class _DialledConnection:
 
     async def _close(self) -> None:
         call, channel = self._call, self._channel
-        assert channel is not None
         try:
             if not call.done():
                 with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
@@ -162,7 +166,7 @@ class _AcceptedConnection:
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             raise ConnectionLost(f"{self._remote}: {_reason(error)}") from None
         self._check_open()
-        if packet is grpc.aio.EOF:
+        if packet is _EOF:
             return None
         body: bytes = packet.body
         return body
@@ -194,7 +198,7 @@ class GrpcListener:
 
     def __init__(self, accept: Callable[[Connection], Awaitable[None]]) -> None:
         self._accept = accept
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server: Any = _aio.server(options=SERVER_OPTIONS)
         self._serving: set[asyncio.Task[None]] = set()
         self._endpoint = ""
 
@@ -209,10 +213,10 @@ class GrpcListener:
         credentials: grpc.ServerCredentials | None,
     ) -> None:
         """Bind and serve. Raises EndpointInUse, or OSError where the endpoint cannot be bound for another reason."""
-        link = grpc.stream_stream_rpc_method_handler(
+        link = _grpc.stream_stream_rpc_method_handler(
             self._connect, request_deserializer=Packet.FromString, response_serializer=Packet.SerializeToString
         )
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: link}),))
+        self._server.add_generic_rpc_handlers((_grpc.method_handlers_generic_handler(SERVICE, {METHOD: link}),))
         for add in services:
             add(self._server)
         try:
@@ -310,9 +314,9 @@ class GrpcTransport:
         if self._closed:
             raise ConnectionLost("this transport was closed")
         if self._channel_credentials is None:
-            channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+            channel: Any = _aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         else:
-            channel = grpc.aio.secure_channel(endpoint, self._channel_credentials, options=CHANNEL_OPTIONS)
+            channel = _aio.secure_channel(endpoint, self._channel_credentials, options=CHANNEL_OPTIONS)
         call: Any = channel.stream_stream(
             f"/{SERVICE}/{METHOD}",
             request_serializer=Packet.SerializeToString,
@@ -320,7 +324,7 @@ class GrpcTransport:
         )()
         try:
             await call.initial_metadata()
-            if call.done():
+            if call.done() and await call.code() is not grpc.StatusCode.OK:
                 raise ConnectionLost(f"{endpoint}: {await call.details() or await call.code()}")
         except BaseException:
             call.cancel()

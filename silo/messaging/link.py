@@ -1,7 +1,7 @@
 """A link: what this process has to say to one peer, and hears from it, over one connection after another.
 
-A link is one session with one peer incarnation. When the session is over, so is the link, and the handler gets back what it
-held; whoever has more to say asks for a new one.
+A link is one session with one peer incarnation. When the session is over, so is the link, and the handler gets back
+what it held; whoever has more to say asks for a new one.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class Link:
 
         Args:
             frame: goes out with all else that waits, before requests unless it is one.
-            deadline: of a request, by the loop's clock: its `left_s` is set whenever it is written, and it is dropped if
-                it has none left.
+            deadline: of a request, by the loop's clock: its `left_s` is set whenever it is written, and it is dropped
+                if it has none left.
             on_written: called when the frame, or its last piece, is handed to a connection for the first time.
             force: take a request even if the queue is full.
 
@@ -128,7 +128,8 @@ class Link:
             PayloadTooLarge: the payload is larger than `frame_bytes_max`.
         """
         if self._ending is not None:
-            self._loop.call_soon(self._handler.on_lost, self, [frame], [], self._ending.text)
+            unsent, unknown = [frame], list[Frame]()
+            self._loop.call_soon(self._handler.on_lost, self, unsent, unknown, self._ending.text)
             return
         self.session.push(frame, deadline, on_written, force)
         if self._carrier is not None:

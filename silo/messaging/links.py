@@ -18,8 +18,8 @@ from silo.messaging.greeting import (
     Identity,
     ListenerGreeting,
     Peer,
-    Refused,
     RefusalCode,
+    Refused,
     Terms,
 )
 from silo.messaging.limits import LinkLimits, backoff_s
@@ -149,7 +149,7 @@ class Links:
             async with asyncio.timeout(self._limits.greeting_timeout_s):
                 agreed = await self._greet(connection)
         except (Refused, ConnectionLost, TimeoutError) as error:
-            _log.info("greeting from %s failed: %s", connection.remote, error or "it took too long")
+            _log.info("greeting from %s failed: %s", connection.remote, str(error) or "it took too long")
             await connection.close()
             return
         except BaseException:
@@ -221,7 +221,7 @@ class Links:
                 if greeted is None:
                     await link.detached()
                     await asyncio.sleep(pause_s)
-                    if link.ending is not None or link.attached:
+                    if link.attached or self._links.get(link.peer.name) is not link:
                         continue
                     greeted = await self._dial(
                         link.endpoint, link.session.nonce, expects=link.peer.silo, last=link.opened
@@ -320,8 +320,8 @@ class Links:
     def _offer(self, name: str, session: bytes) -> bytes:
         """The nonce for a session that begins if this greeting succeeds.
 
-        If only its last word is lost, the dialler believes in the session already; so the same one is offered again, until
-        it has begun. Once it was over, another is.
+        If only its last word is lost, the dialler believes in the session already; so the same one is offered again,
+        until it has begun. Once it was over, another is.
         """
         nonce = self._offered.pop((name, session), None) or self._nonce()
         self._offered[name, session] = nonce

@@ -1,11 +1,12 @@
 """A link session: numbered frames between two peers, kept until acknowledged, so that they outlive a connection.
 
-Plain code without I/O, clock or chance. The link pushes frames in, takes batches out and writes them, and feeds in what it reads.
-A session begins with two nonces, one of each side, and lasts as long as both remember the other's.
+Plain code without I/O, clock or chance. The link pushes frames in, takes batches out and writes them, and feeds in
+what it reads. A session begins with two nonces, one of each side, and lasts as long as both remember the other's.
 
-Frames are numbered when a batch takes them, from 1. The acknowledgement in every batch is cumulative. After a new connection
-whatever the peer has not received is written again in the same batches, and the peer drops what it has already: nothing is
-lost, repeated or reordered while the session lasts. When it ends, `end` sorts what is left into never written and unknown.
+Frames are numbered when a batch takes them, from 1. The acknowledgement in every batch is cumulative. After a new
+connection whatever the peer has not received is written again in the same batches, and the peer drops what it has
+already: nothing is lost, repeated or reordered while the session lasts. When it ends, `end` sorts what is left into
+never written and unknown.
 """
 
 from __future__ import annotations
@@ -354,7 +355,11 @@ class Session:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def connected(self, peer_nonce: bytes, peer_received: int) -> None:
-        """A new connection stands, and the peer has received this much: the rest is written again. Raises SessionBroken."""
+        """A new connection stands, and the peer has received this much: the rest is written again.
+
+        Raises:
+            SessionBroken: the peer claims more than was ever written.
+        """
         self.peer_nonce = peer_nonce
         self.acknowledged(peer_received)
         self._resend = deque(self._unacked)

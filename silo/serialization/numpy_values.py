@@ -29,7 +29,7 @@ def taken_apart(value: object) -> tuple[Node, Any, Any, Any] | None:
         return None
     if type(value) is np.ndarray:
         array: Any = value
-        data = np.ascontiguousarray(array)
+        data = _owned(np, array) if array.dtype.names is not None else np.ascontiguousarray(array)
         return Node.ARRAY, _described(np, array.dtype), list(array.shape), _buffer(np, data)
     if isinstance(value, np.generic):
         scalar: Any = value
@@ -57,7 +57,7 @@ def put_together(tag: Node, dtype: Any, shape: list[int], data: bytes) -> object
         data
     ):
         raise SerializationError("the payload cannot be read: an array's shape does not match its bytes")
-    array: Any = np.ndarray(tuple(shape), kind, buffer=data).copy()
+    array = _owned(np, np.ndarray(tuple(shape), kind, buffer=data))
     return array if tag is Node.ARRAY else array[()]
 
 
@@ -72,8 +72,17 @@ def copied(value: object) -> object:
         return value
     item: Any = value
     if parts[0] is Node.ARRAY:
-        return item.copy(order="C")
+        return _owned(sys.modules["numpy"], item)
     return item.copy() if item.dtype.kind == "V" else item
+
+
+def _owned(np: Any, array: Any) -> Any:
+    """A copy in C order that owns its memory; what pads a structured dtype is zero in it, and not what lay there before."""
+    if array.dtype.names is None:
+        return array.copy(order="C")
+    copy = np.zeros(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def _buffer(np: Any, array: Any) -> Any:

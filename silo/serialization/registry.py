@@ -6,7 +6,6 @@ import builtins
 import collections
 import datetime
 import decimal
-import difflib
 import enum
 import fractions
 import ipaddress
@@ -181,16 +180,14 @@ class TypeRegistry:
             f"the payload names the class {name!r}, which is not registered here: register it with silo.register(...) "
             "in the process that receives it, or mention it in a grain method's signature"
         )
-        word = re.compile(rf"\b{re.escape(name.rpartition(':')[2].rpartition('.')[2])}\b")
+        word = re.compile(rf"\b{re.escape(_qualname(name).rpartition('.')[2])}\b")
         where = next((where for hint, where in self._unresolved.items() if word.search(hint)), None)
         if where is not None:
             text += f" (that of {where} does, but by a name that is not defined at run time: see TYPE_CHECKING)"
-        similar = difflib.get_close_matches(
-            name, [known for known in self._classes if not known.startswith("builtins:")], 1, 0.8
-        )
-        if similar:
-            text += f"; registered is {similar[0]!r}"
-            if name.startswith("__main__:") or similar[0].startswith("__main__:"):
+        namesake = next((known for known in self._classes if _qualname(known) == _qualname(name)), None)
+        if namesake is not None:
+            text += f"; registered is {namesake!r}"
+            if name.startswith("__main__:") or namesake.startswith("__main__:"):
                 text += ": the class has one name where its file is run, another where it is imported; give it name=..."
         return text
 
@@ -202,6 +199,10 @@ def stable_name(cls: type) -> str:
         spec = getattr(sys.modules.get("__main__"), "__spec__", None)
         module = spec.name if spec is not None else module
     return f"{module}:{cls.__qualname__}"
+
+
+def _qualname(name: str) -> str:
+    return name.rpartition(":")[2]
 
 
 def _described(cls: type) -> str:

@@ -57,6 +57,28 @@ class TasksLeaked(SimulationFailure):
     """The program ended and left tasks behind that nobody waits for."""
 
 
+class NumberedTask(asyncio.Task[T]):
+    """A task whose hash is its number, so that a set of tasks has the same order in each run."""
+
+    def __init__(self, number: int, coro: Coroutine[Any, Any, T], **options: Any) -> None:
+        self._number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class NumberedFuture(asyncio.Future[T]):
+    """Likewise a future."""
+
+    def __init__(self, number: int, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualTimeLoop(asyncio.BaseEventLoop):
     """An asyncio event loop whose clock moves only when everything else has come to rest.
 
@@ -100,7 +122,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], Node] = weakref.WeakKeyDictionary()
         self._killed_tasks: list[asyncio.Task[Any]] = []
         self._generators: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
-        self._tasks_made = 0
+        self._tasks_made = self._futures_made = 0
         self._is_running = self._is_stopping = self._is_closed = self._burying = False
         self._failure: SimulationFailure | None = None
         self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
@@ -192,7 +214,8 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     # Tasks and futures
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        self._futures_made += 1
+        return NumberedFuture(self._futures_made, loop=self)
 
     def create_task(  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - admits no generators
         self,
@@ -208,7 +231,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         name = name or f"task-{self._tasks_made}"
         task: asyncio.Task[T]
         if self._task_factory is None:
-            task = asyncio.Task(coro, loop=self, name=name, context=context, **options)
+            task = NumberedTask(self._tasks_made, coro, loop=self, name=name, context=context, **options)
         else:
             task = self._task_factory(self, coro, name=name, context=context, **options)
         node = self._owner(context)

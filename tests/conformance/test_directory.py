@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
-import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from silo.directory.addresses import EPOCH_MAX, Entry, GrainId, SiloAddress
 from silo.directory.contract import GrainDirectory, Registration
 from silo.directory.errors import InvalidIdentity
 from silo.directory.memory_directory import MemoryDirectory
+from silo.directory.redis_connection import open_sync
 from silo.directory.redis_directory import RedisDirectory
 from tests.support.redis_server import ask_until, server_for_tests
 
@@ -28,7 +30,8 @@ TWO = SiloAddress("10.0.0.2:7000", 22)
 def redis_cluster_url() -> Iterator[str]:
     """A Redis Cluster of one node that has all slots."""
     with server_for_tests(arguments=["--cluster-enabled", "yes"]) as server:
-        with redis.Redis.from_url(server.url) as client:
+        with contextlib.closing(open_sync(server.url, 1.0)) as typed:
+            client: Any = typed
             client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
             ask_until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
         yield server.url.replace("redis://", "redis+cluster://")

@@ -162,12 +162,16 @@ class SimulatedCluster:
         name = f"c{next(self._names)}"
         node = self.loop.node(name)
         gateways = [process.endpoint for process in self.silos.values()]
-        client = node.call(self._new_client, node, gateways)
+        client = Client.connect(
+            cluster="simulated",
+            gateways=gateways,
+            name=name,
+            transport=self.network.transport(node),
+            rng=random.Random(self.rng.random()),
+        )
         process = self.clients[name] = ClientProcess(node, client)
+        await node.run(client.open(), name=f"open {name}")
         return process
-
-    def _new_client(self, node: Node, gateways: list[str]) -> Client:
-        raise NotImplementedError
 
     def kill_client(self, process: ClientProcess) -> None:
         """SIGKILL."""

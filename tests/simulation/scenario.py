@@ -6,7 +6,9 @@ import asyncio
 import gc
 import random
 from collections import Counter as Tally
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from silo.directory.errors import SiloError
 from silo.testing.nodes import Node, NodeKilled
@@ -84,6 +86,11 @@ def _judge(result: Result, stage: Stage) -> None:
     result.moves = sum(1 for event in events if event.what is What.OPENED and event.because == "migration")
     if not any(event.outcome == Ended.VALUE for event in ended):
         result.violations.append(Violation("the cluster serves", "all", "no call at all was answered"))
+
+
+async def _outcomes(*moves: Coroutine[Any, Any, object]) -> None:
+    """Carry out moves; where a fault is near they may fail as calls do, and what they do to grains is what counts."""
+    await asyncio.gather(*moves, return_exceptions=True)
 
 
 class Scenario:
@@ -175,20 +182,19 @@ class Scenario:
                 raise
 
     async def _move(self, count: int) -> None:
-        """Ask a silo that runs to move grains, to a silo of ours or of its choice."""
-        rng, by, targets = self._rng, self._pick_silo(), [process.name for process in self._serving()]
-        if by is None:
-            return
-
-        async def move() -> None:
-            grains = [
-                by.silo.grain(rng.choice((Counter, Counter, Relay)), str(rng.randrange(self._keys)))
-                for _ in range(count)
-            ]
-            to = rng.choice((None, *targets))
-            await asyncio.gather(*(by.silo.migrate(grain, to=to) for grain in grains), return_exceptions=True)
-
-        await by.node.run(move(), name="move")
+        """Ask a client or a silo to move grains, to a silo of ours or wherever placement says."""
+        rng, cluster = self._rng, self._cluster
+        to = rng.choice((None, *(process.name for process in self._serving())))
+        names = [
+            (rng.choice((Counter, Counter, Relay)), str(rng.randrange(self._keys))) for _ in range(count)
+        ]
+        client, silo = rng.choice(list(cluster.clients.values())), self._pick_silo()
+        if silo is None or rng.random() < 0.5:
+            grains = [client.client.grain(kind, key) for kind, key in names]
+            await client.node.run(_outcomes(client.client.migrate_many(grains, to=to)), name="move many")
+        else:
+            moves = (silo.silo.migrate(silo.silo.grain(kind, key), to=to) for kind, key in names)
+            await silo.node.run(_outcomes(*moves), name="move")
 
     async def _drain(self, *, restart: bool) -> None:
         process = self._pick_silo()

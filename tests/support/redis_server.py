@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import pytest
+import redis.asyncio
 
 from silo.embedded import EmbeddedServer
 
@@ -21,8 +23,13 @@ def server_for_tests(*, appendonly: bool = False, arguments: Sequence[str] = ())
     return EmbeddedServer(executable=executable, appendonly=appendonly, arguments=arguments)
 
 
+def operator(url: str) -> Any:
+    """An asyncio client for tests: what somebody with redis-cli sees and does. Untyped, as half of redis-py is."""
+    return cast("Any", redis.asyncio.Redis).from_url(url)
+
+
 def ask_until(answer: Callable[[], bool]) -> None:
-    """Ask a server again until it says yes: for what it does in its own time and tells nobody; fails after ASK_TIMEOUT_S."""
+    """Ask a server until it says yes: for what it does in its own time and tells nobody; fails after ASK_TIMEOUT_S."""
     deadline = time.monotonic() + ASK_TIMEOUT_S
     while not answer():
         assert time.monotonic() < deadline, "the server did not come to the state that the test waits for"

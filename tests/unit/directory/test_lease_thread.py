@@ -17,7 +17,7 @@ from silo.directory.addresses import SiloAddress
 from silo.directory.errors import Closed, InvalidSettings, MembershipUnavailable, SiloFenced
 from silo.directory.lease import LeaseSettings
 from silo.directory.lease_thread import ThreadedMembership
-from silo.directory.membership import Bury, Membership, Renew, SiloInfo, SiloStatus, TableAnswer, TableRequest, View
+from silo.directory.membership import Bury, Join, Membership, Renew, SiloInfo, SiloStatus, TableAnswer, TableRequest, View
 from silo.directory.memory_membership import MemoryMembershipTable
 from silo.directory.process_identity import process_identity
 from silo.directory.redis_connection import open_sync
@@ -113,11 +113,9 @@ async def test_a_refresh_is_read_after_it_was_asked_for(redis_url: str, cluster_
     one = threaded(redis_url, cluster_name)
     async with open_silos(one):
         other = RedisMembershipTable(lambda timeout_s: open_sync(redis_url, timeout_s), cluster_name)
-        for _ in range(5):
-            version = other.ask(Bury(silo(0)[0], "test"), 5.0).table.version if one.view.version > 99 else one.view.version
+        for number in range(1, 20):
+            version = other.ask(Join(*silo(number)), 5.0).table.version
             assert (await one.refresh()).version >= version
-        views = await asyncio.gather(*(one.refresh() for _ in range(50)))
-        assert {view.version for view in views} == {2}
         other.close()
 
 
@@ -159,7 +157,7 @@ async def test_S106_while_the_store_stands_still_the_right_ends_and_it_returns_w
     one, two = threaded(url, cluster_name), threaded(url, cluster_name)
     async with open_silos(one, two):
         with redis.Redis.from_url(url) as client:
-            client.execute_command("CLIENT", "PAUSE", "3000", "ALL")
+            client.execute_command("CLIENT", "PAUSE", "2000", "ALL")
         with pytest.raises(MembershipUnavailable):
             await one.refresh()
         while one.right.is_held():

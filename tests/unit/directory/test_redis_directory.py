@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import redis.asyncio
+import redis.exceptions
 from redis.exceptions import ReadOnlyError
 
 from silo.directory import redis_connection
@@ -22,6 +22,7 @@ from silo.directory.errors import DirectoryRowUnreadable, DirectoryUnavailable, 
 from silo.directory.redis_directory import RedisDirectory
 from silo.embedded import EmbeddedServer
 from tests.support.redis_proxy import RedisProxy
+from tests.support.redis_server import operator
 
 ADA = GrainId("player", "ada")
 LOBBY = GrainId("room", "lobby")
@@ -30,9 +31,9 @@ GIVEN_UP_WITHIN_S = redis_connection.TRY_WITHIN_S + 2 * redis_connection.COMMAND
 
 
 @pytest.fixture
-async def server(own_redis_server: EmbeddedServer) -> AsyncIterator[redis.asyncio.Redis]:
+async def server(own_redis_server: EmbeddedServer) -> AsyncIterator[Any]:
     """A plain client of the test's own server: what an operator with redis-cli sees and does."""
-    async with redis.asyncio.Redis.from_url(own_redis_server.url) as client:
+    async with operator(own_redis_server.url) as client:
         yield client
 
 
@@ -57,13 +58,13 @@ def many(count: int, activation: str = "a") -> list[Registration]:
     return [Registration(GrainId("k", str(n)), ONE, f"{activation}{n}") for n in range(count)]
 
 
-async def calls_of(server: redis.asyncio.Redis, command: str) -> int:
+async def calls_of(server: Any, command: str) -> int:
     stats: dict[str, Any] = await server.info("commandstats")
     calls: int = stats.get(f"cmdstat_{command}", {}).get("calls", 0)
     return calls
 
 
-async def test_rows_lie_where_and_how_the_format_says(directory: RedisDirectory, server: redis.asyncio.Redis) -> None:
+async def test_rows_lie_where_and_how_the_format_says(directory: RedisDirectory, server: Any) -> None:
     await register(directory, GrainId("room", "lobby"), "b1")
     bucket = bucket_of("room/lobby")
     assert bucket == 179  # golden: the hash of every release must agree
@@ -92,9 +93,7 @@ def test_a_cluster_name_that_could_break_out_of_its_keys_is_refused() -> None:
         RedisDirectory.at("redis://localhost", "a}:b")
 
 
-async def test_a_batch_is_one_script_call_for_each_bucket(
-    directory: RedisDirectory, server: redis.asyncio.Redis
-) -> None:
+async def test_a_batch_is_one_script_call_for_each_bucket(directory: RedisDirectory, server: Any) -> None:
     asked = many(500)
     await directory.register(asked)
     before = await calls_of(server, "evalsha")
@@ -105,7 +104,7 @@ async def test_a_batch_is_one_script_call_for_each_bucket(
 
 class TestScriptsLost:
     async def test_S102_flushed_scripts_are_loaded_again_without_anyone_noticing(
-        self, directory: RedisDirectory, server: redis.asyncio.Redis
+        self, directory: RedisDirectory, server: Any
     ) -> None:
         first = await directory.register(many(50))
         await server.script_flush()
@@ -114,7 +113,7 @@ class TestScriptsLost:
         assert await directory.unregister([entry for entry in first if entry is not None]) == [True] * 50
 
     async def test_S102_a_flush_in_mid_flight_costs_no_error_and_few_loads(
-        self, directory: RedisDirectory, server: redis.asyncio.Redis
+        self, directory: RedisDirectory, server: Any
     ) -> None:
         await directory.open()
         flushes = 0
@@ -138,9 +137,7 @@ class TestScriptsLost:
         assert await directory.lookup([wanted.grain for wanted in many(40)]) == answers[0]
         assert flushes > 0
 
-    async def test_S102_after_a_flush_scripts_travel_whole_once(
-        self, directory: RedisDirectory, server: redis.asyncio.Redis
-    ) -> None:
+    async def test_S102_after_a_flush_scripts_travel_whole_once(self, directory: RedisDirectory, server: Any) -> None:
         await directory.register(many(20))
         await server.script_flush()
         await directory.register(many(20))
@@ -163,7 +160,7 @@ class TestAnswersLost:
         await opened.close()
 
     async def test_S014_a_registration_whose_answer_was_lost_answers_with_its_own_row(
-        self, far_directory: RedisDirectory, proxy: RedisProxy, server: redis.asyncio.Redis
+        self, far_directory: RedisDirectory, proxy: RedisProxy, server: Any
     ) -> None:
         proxy.lose_answers = 1
         entry = await register(far_directory, ADA, "a1")
@@ -223,15 +220,13 @@ class TestAnswersLost:
 
 class TestServerFaults:
     async def test_S101_a_storm_of_callers_shares_a_bounded_number_of_connections(
-        self, directory: RedisDirectory, server: redis.asyncio.Redis
+        self, directory: RedisDirectory, server: Any
     ) -> None:
         answers = await asyncio.gather(*(directory.lookup([GrainId("k", str(n))]) for n in range(1_000)))
         assert answers == [[None]] * 1_000
         assert len(await server.client_list()) <= redis_connection.CONNECTIONS_MAX + 1
 
-    async def test_connections_killed_by_the_server_are_replaced(
-        self, directory: RedisDirectory, server: redis.asyncio.Redis
-    ) -> None:
+    async def test_connections_killed_by_the_server_are_replaced(self, directory: RedisDirectory, server: Any) -> None:
         entry = await register(directory, ADA, "a1")
         assert await server.client_kill_filter(_type="normal", skipme=True) >= 1
         assert await directory.lookup([ADA]) == [entry]
@@ -269,7 +264,7 @@ class TestServerFaults:
         assert isinstance(caught.value.__cause__, redis.exceptions.ConnectionError)
 
     async def test_S103_a_demoted_server_refuses_writes_and_is_used_again_when_promoted(
-        self, directory: RedisDirectory, server: redis.asyncio.Redis
+        self, directory: RedisDirectory, server: Any
     ) -> None:
         entry = await register(directory, ADA, "a1")
         await server.replicaof("127.0.0.1", "1")
@@ -282,7 +277,7 @@ class TestServerFaults:
         assert await directory.lookup([ADA]) == [entry]
 
     async def test_S103_a_full_server_refuses_registrations_and_lets_rows_go(
-        self, directory: RedisDirectory, server: redis.asyncio.Redis
+        self, directory: RedisDirectory, server: Any
     ) -> None:
         entry = await register(directory, ADA, "a1")
         await server.config_set("maxmemory", 1)
@@ -292,7 +287,7 @@ class TestServerFaults:
         assert await directory.unregister([entry]) == [True]
 
     async def test_used_up_epochs_are_an_error_and_give_no_epoch_twice(
-        self, directory: RedisDirectory, server: redis.asyncio.Redis
+        self, directory: RedisDirectory, server: Any
     ) -> None:
         entry = await register(directory, ADA, "a1")
         head = entries_key(ADA).replace(":entries", ":head")
@@ -309,7 +304,7 @@ class TestOpening:
         await directory.open()
 
     async def test_a_user_that_may_not_ask_info_is_refused_at_start_with_the_remedy(
-        self, own_redis_server: EmbeddedServer, server: redis.asyncio.Redis
+        self, own_redis_server: EmbeddedServer, server: Any
     ) -> None:
         await server.acl_setuser("poor", enabled=True, passwords="+pw", keys="*", commands=["+@all", "-info"])
         directory = RedisDirectory.at(own_redis_server.url.replace("//", "//poor:pw@"), "here")
@@ -317,9 +312,7 @@ class TestOpening:
             await directory.open()
         await directory.close()
 
-    async def test_a_wrong_password_is_not_tried_again(
-        self, own_redis_server: EmbeddedServer, server: redis.asyncio.Redis
-    ) -> None:
+    async def test_a_wrong_password_is_not_tried_again(self, own_redis_server: EmbeddedServer, server: Any) -> None:
         directory = RedisDirectory.at(own_redis_server.url.replace("//", "//default:wrong@"), "here")
         await server.acl_setuser("default", enabled=True, passwords="+right")
         with pytest.raises(DirectoryUnavailable, match="AuthenticationError"):
@@ -330,7 +323,7 @@ class TestOpening:
 class TestRowsOfOtherReleases:
     @pytest.mark.parametrize("row", ["2 7 11 10.0.0.1:7000 a1 player/ada", "", "garbage", "1 x 11 h:1 a player/ada"])
     async def test_a_row_that_cannot_be_read_is_named_and_left_alone(
-        self, directory: RedisDirectory, server: redis.asyncio.Redis, row: str
+        self, directory: RedisDirectory, server: Any, row: str
     ) -> None:
         await server.hset(entries_key(ADA), "player/ada", row)
         with pytest.raises(DirectoryRowUnreadable, match="player/ada") as caught:
@@ -344,7 +337,7 @@ class TestRowsOfOtherReleases:
         assert await server.hget(entries_key(ADA), "player/ada") == row.encode()
 
     async def test_reading_all_rows_gives_the_readable_ones_before_it_fails(
-        self, directory: RedisDirectory, server: redis.asyncio.Redis
+        self, directory: RedisDirectory, server: Any
     ) -> None:
         lobby = await register(directory, LOBBY, "b1")
         await server.hset(entries_key(ADA), "player/ada", "2 x")
@@ -359,7 +352,7 @@ class TestRowsOfOtherReleases:
         assert found == [lobby]
 
     async def test_S100_a_row_under_another_grains_name_is_not_believed(
-        self, directory: RedisDirectory, server: redis.asyncio.Redis
+        self, directory: RedisDirectory, server: Any
     ) -> None:
         await server.hset(entries_key(ADA), "player/ada", "1 7 11 10.0.0.1:7000 a1 player/bob")
         with pytest.raises(DirectoryUnavailable, match="player/bob"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from silo.directory.addresses import GrainId, SiloAddress
+
+from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.errors import HandshakeRefused, InvalidSettings
 from silo.messaging.greeting import (
     NONCE_BYTES,
@@ -18,13 +20,13 @@ from silo.messaging.greeting import (
     Identity,
     ListenerGreeting,
     Proof,
-    Refused,
     RefusalCode,
+    Refused,
     message_decoder,
     message_encoder,
 )
 from silo.messaging.permissions import Role, refused
-from silo.wire.frames import Admitted, Cancel, Entry, Flag, Frame, Load, Reply, Request
+from silo.wire.frames import Admitted, Cancel, Flag, Frame, Load, Reply, Request
 
 ONE, TWO = SiloAddress("h:1", 11), SiloAddress("h:2", 22)
 SILO_ONE = Identity(str(ONE), Role.SILO, "prod", ONE, "1.0", ("a", "b"))
@@ -54,9 +56,9 @@ def greet(
     return here, there, there.on_proof(change_proof(here.proof(received=6)))
 
 
-def refusal(**arguments: object) -> Refused:
+def refusal(**arguments: Any) -> Refused:
     with pytest.raises(HandshakeRefused) as caught:
-        greet(**arguments)  # type: ignore[arg-type] # the caller's keywords pass through
+        greet(**arguments)
     assert isinstance(caught.value, Refused)
     return caught.value
 

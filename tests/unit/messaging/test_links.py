@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import HandshakeRefused
 from silo.messaging.greeting import Identity, RefusalCode
@@ -32,19 +34,19 @@ class World:
         self.network = MemoryNetwork(random.Random(seed + 1))
         self.processes: list[Process] = []
 
-    async def silo(self, name: str, incarnation: int = 1, **options: object) -> Process:
+    async def silo(self, name: str, incarnation: int = 1, **options: Any) -> Process:
         identity = silo_identity(f"{name}:1", incarnation)
-        process = Process(self.network.transport(name), identity, seed=self.seed, **options)  # type: ignore[arg-type] # passed through
+        process = Process(self.network.transport(name), identity, seed=self.seed, **options)
         await process.listen(f"{name}:1")
         self.processes.append(process)
         return process
 
-    def client(self, name: str, role: Role = Role.CLIENT, **options: object) -> Process:
+    def client(self, name: str, role: Role = Role.CLIENT, **options: Any) -> Process:
         process = Process(
             self.network.transport(name),
             Identity(name, role, "test"),
             seed=self.seed + 1_000 * len(self.processes),
-            **options,  # type: ignore[arg-type] # passed through
+            **options,
         )
         self.processes.append(process)
         return process
@@ -56,7 +58,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(seed: int) -> AsyncIterator[World]:
+async def world(seed: int) -> AsyncGenerator[World]:
     made = World(seed)
     try:
         yield made
@@ -77,7 +79,7 @@ def simulated(story: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
 
             run(main, seed=seed, seconds_max=600)
 
-    del test.__wrapped__  # type: ignore[attr-defined] # its argument is no fixture
+    del test.__wrapped__  # its argument is no fixture
     return test
 
 

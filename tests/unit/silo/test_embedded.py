@@ -9,22 +9,27 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-import redis
 
 from silo.directory.redis_connection import open_sync
 from silo.embedded import EmbeddedServer, EmbeddedServerFailed, find_server
-from tests.support.redis_server import server_for_tests
+from tests.support.redis_server import operator, server_for_tests
 
 pytestmark = pytest.mark.redis
 
 ENDED_WITHIN_S = 10.0
 
 
+def talking_to(url: str) -> contextlib.closing[Any]:
+    return contextlib.closing(cast("Any", open_sync(url, 1.0)))
+
+
 @contextlib.contextmanager
-def ending_of(pid: int):  # type: ignore[no-untyped-def]
+def ending_of(pid: int) -> Generator[None]:
     """Watch a process; the block's end waits until the process has ended."""
     watch = os.pidfd_open(pid)
     try:
@@ -40,7 +45,7 @@ def test_it_answers_when_started_on_tcp_and_unix_socket_and_ends_when_stopped() 
     server.start()
     with ending_of(server.pid):
         for url in (server.url, server.unix_url):
-            with contextlib.closing(open_sync(url, 1.0)) as client:
+            with talking_to(url) as client:
                 assert client.ping() is True
         server.stop()
     assert not server.is_running
@@ -50,14 +55,13 @@ def test_it_answers_when_started_on_tcp_and_unix_socket_and_ends_when_stopped() 
 
 
 async def test_it_is_an_async_context_too() -> None:
-    async with server_for_tests() as server:
-        async with redis.asyncio.Redis.from_url(server.url) as client:
-            assert await client.ping() is True
+    async with server_for_tests() as server, operator(server.url) as client:
+        assert await client.ping() is True
 
 
 @pytest.mark.parametrize("appendonly", [False, True])
 def test_a_restart_keeps_what_was_written_and_the_address(appendonly: bool) -> None:
-    with server_for_tests(appendonly=appendonly) as server, contextlib.closing(open_sync(server.url, 1.0)) as client:
+    with server_for_tests(appendonly=appendonly) as server, talking_to(server.url) as client:
         url, pid = server.url, server.pid
         client.set("written", "before")
         server.restart()
@@ -66,7 +70,7 @@ def test_a_restart_keeps_what_was_written_and_the_address(appendonly: bool) -> N
 
 
 def test_with_appendonly_a_crash_keeps_what_was_answered() -> None:
-    with server_for_tests(appendonly=True) as server, contextlib.closing(open_sync(server.url, 1.0)) as client:
+    with server_for_tests(appendonly=True) as server, talking_to(server.url) as client:
         client.set("written", "before")
         server.kill()
         assert not server.is_running
@@ -83,9 +87,8 @@ def test_a_server_that_is_frozen_is_stopped_all_the_same() -> None:
 
 
 def test_a_server_that_ended_by_itself_can_be_stopped() -> None:
-    with server_for_tests() as server:
-        with ending_of(server.pid):
-            os.kill(server.pid, signal.SIGKILL)
+    with server_for_tests() as server, ending_of(server.pid):
+        os.kill(server.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
@@ -113,7 +116,7 @@ def test_two_servers_live_side_by_side() -> None:
 def test_a_port_that_is_taken_is_a_clear_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = EmbeddedServer(port=taken.getsockname()[1])
-        with pytest.raises(EmbeddedServerFailed, match="(?i)address already in use"):
+        with pytest.raises(EmbeddedServerFailed, match=r"(?i)address already in use"):
             server.start()
     assert not server.is_running
 
@@ -124,17 +127,19 @@ def test_a_server_that_refuses_its_arguments_is_a_clear_error() -> None:
 
 
 def test_a_given_directory_stays(tmp_path: Path) -> None:
-    with EmbeddedServer(directory=tmp_path, appendonly=True) as server:
-        with contextlib.closing(open_sync(server.url, 1.0)) as client:
-            client.set("written", "before")
-    with EmbeddedServer(directory=tmp_path, appendonly=True) as server:
-        with contextlib.closing(open_sync(server.url, 1.0)) as client:
-            assert client.get("written") == b"before"
+    with EmbeddedServer(directory=tmp_path, appendonly=True) as server, talking_to(server.url) as client:
+        client.set("written", "before")
+    with EmbeddedServer(directory=tmp_path, appendonly=True) as server, talking_to(server.url) as client:
+        assert client.get("written") == b"before"
+
+
+def _find_nothing(name: str) -> None:
+    """As if no package were installed."""
 
 
 def test_where_there_is_no_server_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", _find_nothing)
     with pytest.raises(EmbeddedServerFailed, match=r"grain-silo\[embedded\]"):
         find_server()
 
@@ -144,5 +149,5 @@ def test_without_the_extra_a_server_on_the_path_is_taken(monkeypatch: pytest.Mon
     on_path.write_text("#!/bin/sh\n")
     on_path.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", _find_nothing)
     assert find_server() == on_path

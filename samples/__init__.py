@@ -1,0 +1,1 @@
+"""Samples: each runs by itself, prints what happens, and is run by a test."""
