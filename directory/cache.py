@@ -12,8 +12,7 @@ from silo.directory.addresses import Entry, GrainId, SiloAddress
 
 ENTRIES_MAX: Final = 100_000
 SECOND_CHANCES_MAX: Final = 16
-"""How many grains that were used lately one new grain may pass over when it looks for a place; then it takes the
-oldest."""
+"""How many grains that were used lately a new grain passes over in search of a place, before it takes the oldest."""
 
 
 class _Slot:

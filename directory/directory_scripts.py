@@ -27,12 +27,10 @@ from silo.directory.contract import Registration
 from silo.directory.errors import InvalidIdentity
 
 DIRECTORY_BUCKETS: Final = 256
-"""The number of buckets of every cluster's directory. Part of the stored format: another number would not find the
-rows."""
+"""The buckets of every cluster's directory. Part of the stored format: with another number rows are not found."""
 ROW_FORMAT: Final = "1"
 RUN_JUMP: Final = 2**24
-"""What a bucket's epoch counter skips when Redis runs under a new run id: increments may have been lost with the old
-one."""
+"""What a bucket's epochs skip when Redis has a new run id: increments may have been lost with the old one."""
 
 _WORD = re.compile(r"[!-~]+")
 """Endpoints and activation ids are printable ASCII without blanks: the row's separator is a blank."""

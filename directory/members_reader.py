@@ -87,8 +87,9 @@ class MembersReader:
                     failures += 1
                     if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … in a row
                         _log.warning("membership.store_unreachable: %s (%d in a row)", error, failures)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._hinted.wait(), self._read_every_s)
+                with contextlib.suppress(TimeoutError):  # not wait_for: on 3.11 it may swallow a cancellation
+                    async with asyncio.timeout(self._read_every_s):
+                        await self._hinted.wait()
             hints.result()  # it never ends but by an error
         finally:
             hints.cancel()

@@ -51,8 +51,7 @@ CONNECTIONS_MAX: Final = 32
 """Connections of one client to one server; further commands wait for one, COMMAND_TIMEOUT_S at the longest."""
 TRIES_MAX: Final = 3
 TRY_WITHIN_S: Final = 1.5
-"""No try starts later than this; so a command has failed for good after TRY_WITHIN_S + CONNECT_TIMEOUT_S +
-COMMAND_TIMEOUT_S."""
+"""No try starts later than this: a command has failed for good one connect and one command timeout after it."""
 WAIT_BETWEEN_TRIES_S: Final = 0.05
 WAIT_BETWEEN_TRIES_MAX_S: Final = 0.4
 """The wait before the next try is random, up to WAIT_BETWEEN_TRIES_S, doubled with each try, up to this."""
@@ -94,15 +93,12 @@ _PASSING: Final = (
     redis.exceptions.TryAgainError,
 )
 REDIS_ERRORS: Final = (OSError, redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
-"""Everything that redis-py raises for what a server or the way to it did; the last has no base in common with the
-rest."""
+"""Everything that redis-py raises for what a server, or the way to it, did."""
 _ONE_PROTOCOL: Final[Options] = {"protocol": 2}
-"""Answers in one form at every server, no HELLO for an ACL to refuse, and no pushed messages between a command and its
-answer."""
+"""RESP2: answers in one form at every server, no HELLO for an ACL to refuse, no pushed messages among answers."""
 _SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
 _CLUSTER_BACKOFF: Final = ExponentialWithJitterBackoff(base=0.05, cap=0.4)
-"""Waits, in seconds, of redis-py's own retries: a Redis Cluster client needs some to follow redirections and
-failovers."""
+"""Waits, in seconds, of redis-py's own retries; a Redis Cluster client needs some to follow redirections."""
 
 _T = TypeVar("_T")
 _log = logging.getLogger("silo.directory.redis")
@@ -263,8 +259,8 @@ async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]
     async def before_next_try(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         _log.debug("%s: try %d failed: %s", what, state.attempt_number, error)
-        if error is not None and "READONLY" in error_codes(error):
-            await drop_idle(client)
+        if isinstance(error, redis.exceptions.TimeoutError) or (error is not None and "READONLY" in error_codes(error)):
+            await drop_idle(client)  # they lead to the same server, which is dead, cut off or demoted
 
     tries = AsyncRetrying(
         stop=stop_after_attempt(TRIES_MAX) | stop_after_delay(TRY_WITHIN_S),
@@ -291,8 +287,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def error_codes(error: BaseException) -> set[str]:
-    """The codes that a server's error names: in front, or inside where Redis before 7 wraps what failed within a
-    script."""
+    """The codes that a server's error names: in front, or within where Redis before 7 wraps a script's failure."""
     by_class = {name for kind, name in _CODES_OF_CLASSES if isinstance(error, kind)}
     return by_class | set(_CODE.findall(str(error))) if isinstance(error, redis.exceptions.ResponseError) else by_class
 

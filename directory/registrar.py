@@ -185,8 +185,7 @@ class _Gatherer(Generic[_Question, _Answer]):
     def _fail_unreadable(
         self, asks: list[_Ask[_Question, _Answer]], error: DirectoryRowUnreadable
     ) -> list[_Ask[_Question, _Answer]]:
-        """Fail the callers whose rows cannot be read; the others, to be asked about again (nothing here does harm
-        twice)."""
+        """Fail the callers whose rows cannot be read. The others, to be asked again: nothing here does harm twice."""
         readable: list[_Ask[_Question, _Answer]] = []
         for ask in asks:
             reason = error.rows.get(text := self._grain_text(ask.question))
@@ -200,8 +199,7 @@ class _Gatherer(Generic[_Question, _Answer]):
 
 
 def _for_one_caller(error: Exception) -> Exception:
-    """An exception that one caller may raise and others not see change: its own, where it is of the kind that many
-    get."""
+    """The error for one of many callers: an exception of its own, since raising one changes its traceback."""
     if type(error) is not DirectoryUnavailable:
         return error
     own = DirectoryUnavailable(*error.args)

@@ -58,8 +58,7 @@ status=$?
 kill $!
 exit $status
 """
-"""Runs the server given as arguments. Standard input is the pipe: when it ends, the part in the background stops the
-server."""
+"""Runs the server given as arguments; when standard input (the pipe) ends, the part in the background stops it."""
 
 
 class EmbeddedServerFailed(SiloError, RuntimeError):
@@ -150,7 +149,7 @@ class EmbeddedServer:
 
     def start(self) -> None:
         """Start the server and wait until it answers; blocks."""
-        if self._keeper is not None:
+        if self._directory is not None:
             raise EmbeddedServerFailed("this embedded server was started already")
         executable = find_server() if self._executable is None else Path(self._executable)
         self._directory = self._given_directory
@@ -170,16 +169,14 @@ class EmbeddedServer:
             raise
 
     def stop(self) -> None:
-        """Stop the server, wait for its end, and remove the temporary directory; blocks. Harmless when it is not
-        running."""
+        """Stop the server, wait for its end, and remove the temporary directory; blocks. May be repeated."""
         self._end(signal.SIGTERM)
         if self._temporary is not None:
             self._temporary.cleanup()
         self._temporary = self._directory = self._port = None
 
     def restart(self) -> None:
-        """Stop the server and start it with the same data on the same port; blocks. A server that was killed starts
-        again too."""
+        """Stop the server, or take one that was killed, and start it with its data on its port; blocks."""
         port, directory = self._started(self._port), self._started(self._directory)
         if self.is_running and not self._appendonly:
             with contextlib.closing(open_sync(self.url, self._stop_timeout_s)) as client:
@@ -204,7 +201,13 @@ class EmbeddedServer:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start)
+        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:  # the thread goes on: leave no server behind that nobody would stop
+            await asyncio.wait([starting])
+            await asyncio.to_thread(self.stop)
+            raise
         return self
 
     async def __aexit__(
@@ -215,20 +218,10 @@ class EmbeddedServer:
     def _launch(self, executable: Path) -> bool:
         """Start the server and wait until it answers; False if it ended at once, as where its port was taken."""
         directory, port = self._started(self._directory), self._started(self._port)
-        persistence = ("--appendonly", "yes", "--appendfsync", "always") if self._appendonly else ("--appendonly", "no")
+        appends = ("--appendonly", "yes", "--appendfsync", "always") if self._appendonly else ("--appendonly", "no")
         addresses = ("--bind", "127.0.0.1", "--port", str(port), "--unixsocket", str(directory / _SOCKET))
-        paths = ("--dir", str(directory), "--logfile", "")
-        server = (
-            str(executable),
-            "--daemonize",
-            "no",
-            "--save",
-            "",
-            *addresses,
-            *paths,
-            *persistence,
-            *self._arguments,
-        )
+        settings = ("--daemonize", "no", "--dir", str(directory), "--logfile", "", "--save", "")
+        server = (str(executable), *addresses, *settings, *appends, *self._arguments)
         self._keeper = subprocess.Popen(
             ("/bin/sh", "-c", _KEEPER, "silo-embedded", str(directory / _LOG), *server),
             stdin=subprocess.PIPE,
@@ -238,7 +231,10 @@ class EmbeddedServer:
         )
         assert self._keeper.stdout is not None  # Popen was asked for it
         with self._keeper.stdout as told:
-            self._pid = int(told.readline())
+            pid = told.readline().strip()
+        if not pid:
+            raise EmbeddedServerFailed(f"/bin/sh could not run {executable}:\n{self._log_end()}")
+        self._pid = int(pid)
         deadline = time.monotonic() + self._start_timeout_s
         while time.monotonic() < deadline:
             if self._answers(self._pid):
@@ -263,9 +259,9 @@ class EmbeddedServer:
     def _end(self, with_signal: signal.Signals) -> None:
         keeper, pid = self._keeper, self._pid
         self._keeper = self._pid = None
-        if keeper is None or pid is None:
+        if keeper is None:
             return
-        if keeper.poll() is None:
+        if pid is not None and keeper.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, with_signal)
             try:
@@ -278,9 +274,8 @@ class EmbeddedServer:
 
     def _log_end(self) -> str:
         log = self._started(self._directory) / _LOG
-        return (
-            "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]) if log.exists() else "(no log)"
-        )
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else ["(no log)"]
+        return "\n".join(lines[-LOG_LINES_SHOWN:])
 
     @staticmethod
     def _started(value: _T | None) -> _T:

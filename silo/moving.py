@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import platform
 from collections.abc import Callable, Coroutine, Iterable
@@ -16,7 +17,7 @@ from silo.activation.catalog import Catalog
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.contract import Registration
-from silo.directory.errors import GrainMoved, GrainUnplaceable, SiloError, SiloFenced
+from silo.directory.errors import GrainMoved, GrainUnplaceable, MembershipUnavailable, SiloError, SiloFenced
 from silo.directory.membership import Membership, SiloStatus, Table, View
 from silo.instances import parts_of, refusal_to_migrate
 from silo.migration import handover
@@ -115,18 +116,33 @@ class Moves:
         self, activation: Activation, to: str | SiloAddress | None, reason: str, force: bool = False
     ) -> asyncio.Future[MigrationOutcome]:
         """Begin to move an activation. A second move of it joins the first, whose target it may still change."""
+        row = self._parts.membership.view.named(str(to)) if to else None
+        if to and (row is None or row.status is SiloStatus.JOINING):  # it may have joined a moment ago
+            return self.tasks.spawn(self._begin_after_refresh(activation, to, reason, force), f"look for {to}")
+        return self._begin(activation, to, reason, force)
+
+    async def _begin_after_refresh(
+        self, activation: Activation, to: str | SiloAddress, reason: str, force: bool
+    ) -> MigrationOutcome:
+        with contextlib.suppress(MembershipUnavailable):  # then the view that there is must do
+            await self._parts.membership.refresh()
+        return await self._begin(activation, to, reason, force)
+
+    def _begin(
+        self, activation: Activation, to: str | SiloAddress | None, reason: str, force: bool
+    ) -> asyncio.Future[MigrationOutcome]:
         target = self._target_of(activation, to)
-        move: SourceMove | None = activation.move
         if isinstance(target, str):
             return self._refused(activation, reason, target)
-        if move is not None:
-            move.retarget(target)
-            return move.outcome
         why = self._why_not(activation, target, force)
         if why:
             return self._refused(activation, reason, why, target)
-        move = SourceMove(self, self._parts, activation, target, reason)
-        self.tasks.spawn(self._when_free(move), f"move {activation.id}")
+        move: SourceMove | None = activation.move
+        if move is None:
+            move = SourceMove(self, self._parts, activation, target, reason)
+            self.tasks.spawn(self._when_free(move), f"move {activation.id}")
+        else:
+            move.retarget(target)
         return move.outcome
 
     async def _when_free(self, move: SourceMove) -> None:
@@ -161,7 +177,9 @@ class Moves:
             return f"{row.info.name} does not host grains of kind {activation.id.kind!r}"
         if not activation.kind.migratable and not force:
             return f"kind {activation.id.kind!r} is declared migratable=False; an explicit move needs force"
-        if activation.state is not State.OPEN and activation.state not in (State.REGISTERING, State.STARTING):
+        if activation.move is not None:
+            return ""
+        if activation.state not in (State.OPEN, State.REGISTERING, State.STARTING):
             return f"it is {activation.state.value}"
         if activation.instance is not None:
             return refusal_to_migrate(activation.kind, activation.instance)

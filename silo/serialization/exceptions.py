@@ -48,6 +48,11 @@ def may_be_raised(error: BaseException) -> bool:
     return isinstance(error, Exception) and not isinstance(error, _CONTROL_FLOW)
 
 
+def is_group(error: BaseException) -> bool:
+    """Whether the error is a group, which may be raised once its members may."""
+    return isinstance(error, BaseExceptionGroup)
+
+
 def type_name_of(error: BaseException) -> str:
     """Module and name of the error's class; the name alone for builtin ones."""
     cls = type(error)

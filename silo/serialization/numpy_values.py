@@ -77,7 +77,7 @@ def copied(value: object) -> object:
 
 
 def _owned(np: Any, array: Any) -> Any:
-    """A copy in C order that owns its memory; what pads a structured dtype is zero in it, and not what lay there before."""
+    """A copy in C order that owns its memory; what pads a structured dtype is zero in it, not what lay there before."""
     if array.dtype.names is None:
         return array.copy(order="C")
     copy = np.zeros(array.shape, array.dtype)

@@ -98,7 +98,7 @@ class Writing:
         """The node of an exception. Where errors degrade, one that cannot be sent as it is becomes a RemoteError."""
         if not self._degrades:
             return self._error(value, left, note)
-        if not exceptions.may_be_raised(value) and not isinstance(value, BaseExceptionGroup):  # its members may be
+        if not exceptions.may_be_raised(value) and not exceptions.is_group(value):
             return self._error(exceptions.stand_in(value, ""), self._rules.depth_max, note)
         try:
             return self._error(value, left, note)

@@ -1,5 +1,4 @@
-"""Servers for tests: the embedded one, or the program that SILO_TEST_REDIS_SERVER names (a path), so that a suite can
-be run on both."""
+"""Servers for tests: the embedded one, or the program whose path SILO_TEST_REDIS_SERVER gives."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ ASK_EVERY_S = 0.02
 
 def server_for_tests(*, appendonly: bool = False, arguments: Sequence[str] = ()) -> EmbeddedServer:
     """A server of the kind that this run tests against; not yet started."""
-    executable = os.environ.get("SILO_TEST_REDIS_SERVER")
+    executable = os.environ.get("SILO_TEST_REDIS_SERVER") or None
     return EmbeddedServer(executable=executable, appendonly=appendonly, arguments=arguments)
 
 
@@ -38,8 +37,7 @@ def ask_until(answer: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[EmbeddedServer]:
-    """One server for the whole session: for tests that keep to a cluster name of their own and leave the server as it
-    is."""
+    """One server for the whole session: for tests with a cluster name of their own that leave the server alone."""
     with server_for_tests() as server:
         yield server
 

@@ -1,5 +1,4 @@
-"""The Redis directory under the faults of Redis: lost answers and scripts, restarts, stalls, refusals, other releases'
-rows."""
+"""The Redis directory under faults: lost answers and scripts, restarts, stalls, refusals, other releases' rows."""
 
 from __future__ import annotations
 

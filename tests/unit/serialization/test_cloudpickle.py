@@ -36,7 +36,11 @@ def test_closures_and_local_classes_travel_where_pickles_are_allowed() -> None:
             self.x = x
 
     base = 40
-    payload, codec = TRUSTING.encode([lambda n: n + base, Local(3)])
+
+    def add(n: int) -> int:
+        return n + base
+
+    payload, codec = TRUSTING.encode([add, Local(3)])
     arrived: Any = TRUSTING.decode(payload, codec)
     assert codec == Codec.CLOUDPICKLE
     assert (arrived[0](2), arrived[1].x) == (42, 3)

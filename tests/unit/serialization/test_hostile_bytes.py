@@ -37,6 +37,7 @@ from tests.unit.serialization.vocabulary import (
     serializer,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 SERIALIZER = serializer()
 LOBBY = GrainId.of("room", "lobby")
 SAMPLE: list[Any] = [
@@ -142,7 +143,7 @@ PARTS = st.recursive(
 @settings(max_examples=500, deadline=None)
 @given(PARTS, st.sampled_from([*Node]), st.booleans())
 def test_well_formed_nonsense_is_survived(parts: Any, node: Node, is_node: bool) -> None:
-    root = [msgspec.msgpack.Ext(int(node), b""), *parts] if is_node and isinstance(parts, list) else parts
+    root: Any = [msgspec.msgpack.Ext(int(node), b""), *parts] if is_node and isinstance(parts, list) else parts
     try:
         body = msgspec.msgpack.encode(root)
     except OverflowError:

@@ -20,7 +20,7 @@ ARRAYS: list[Any] = [
         np.array(["a", "bcd"]),
         np.array([b"x"]),
     ),
-    *(np.array(["2026-01-01"], "M8[ns]"), np.array([5], "m8[15m]"), np.array([b"abc"], "V3"), np.float16([1])),
+    *(np.array(["2026-01-01"], "M8[ns]"), np.array([5], "m8[15m]"), np.array([b"abc"], "V3"), np.array([1], "f2")),
     np.array([(1, 2.5, [3, 4])], [("a", "<i2"), ("b", ">f8"), ("c", "u1", (2,))]),
     np.zeros(2, np.dtype([("a", "i1"), ("b", "f8")], align=True)),
     np.zeros(2, np.dtype({"names": ["b", "a"], "formats": ["i4", "i4"], "offsets": [4, 0], "itemsize": 16})),
@@ -47,7 +47,7 @@ def test_an_array_arrives_with_its_dtype_shape_and_values(array: Any) -> None:
         assert got["a"].dtype == array.dtype
         assert got["a"].dtype.isalignedstruct == array.dtype.isalignedstruct
         assert got["a"].shape == array.shape
-        assert got["a"].tolist() == array.tolist() or np.isnan(array).any()
+        assert np.array_equal(got["a"], array) or got["a"].tobytes() == array.tobytes()
         assert got["a"].flags.owndata
         assert got["a"].flags.writeable
         assert got["a"].flags.c_contiguous
@@ -63,14 +63,13 @@ def test_a_scalar_stays_a_numpy_scalar(scalar: Any) -> None:
         assert got[0].tobytes() == scalar.tobytes()
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(np.array([object()]), np.array([(1, "x")], [("a", "i4"), ("b", object)]), np.ma.array([1], mask=[True])),
-        *(np.zeros(1, [(("title", "a"), "i4")]), np.dtype("i4"), np.array(["x"], np.dtypes.StringDType())),
-    ],
-    ids=lambda value: f"{type(value).__name__}",
-)
+REFUSED: list[Any] = [
+    *(np.array([object()]), np.array([(1, "x")], [("a", "i4"), ("b", object)]), np.ma.array([1], mask=[True])),
+    *(np.zeros(1, [(("title", "a"), "i4")]), np.dtype("i4"), np.array(["x"], np.dtypes.StringDType())),
+]
+
+
+@pytest.mark.parametrize("value", REFUSED, ids=lambda value: f"{type(value).__name__}")
 def test_what_is_no_plain_buffer_is_refused(value: Any) -> None:
     for refuse in (SERIALIZER.encode, SERIALIZER.isolate):
         with pytest.raises(SerializationError, match="cannot be sent"):
@@ -81,12 +80,13 @@ def test_a_large_array_is_not_copied_piece_by_piece() -> None:
     array = np.arange(1_000_000, dtype="f8")
     payload, codec = SERIALIZER.encode(array)
     assert array.nbytes < len(payload) < array.nbytes + 100
-    assert np.array_equal(SERIALIZER.decode(payload, codec), array)  # type: ignore[arg-type]
+    arrived: Any = SERIALIZER.decode(payload, codec)
+    assert np.array_equal(arrived, array)
 
 
 def test_what_pads_a_structured_array_is_not_sent() -> None:
     padded = np.frombuffer(b"\xaa" * 32, np.dtype([("a", "i1"), ("b", "f8")], align=True))
     payload, codec = SERIALIZER.encode(padded)
-    assert b"\xaa" * 8 in payload
-    assert b"\xaa" * 9 not in payload
-    assert np.array_equal(SERIALIZER.decode(payload, codec), padded)  # type: ignore[arg-type]
+    assert payload.count(b"\xaa") == 2 * (1 + 8)
+    arrived: Any = SERIALIZER.decode(payload, codec)
+    assert np.array_equal(arrived, padded)

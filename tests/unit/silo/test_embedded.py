@@ -92,7 +92,7 @@ def test_a_server_that_ended_by_itself_can_be_stopped() -> None:
 
 
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
-def test_it_does_not_outlive_the_process_that_started_it(death: signal.Signals) -> None:
+def test_it_does_not_outlive_the_process_that_started_it(death: signal.Signals, tmp_path: Path) -> None:
     program = (
         "import threading, time\n"
         "from silo.embedded import EmbeddedServer\n"
@@ -102,7 +102,8 @@ def test_it_does_not_outlive_the_process_that_started_it(death: signal.Signals) 
         "print(server.pid, flush=True)\n"
         "threading.Event().wait()\n"
     )
-    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    environment = os.environ | {"TMPDIR": str(tmp_path)}  # whose directory nobody removes
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
     assert owner.stdout is not None
     with owner, ending_of(int(owner.stdout.readline())):
         owner.send_signal(death)
