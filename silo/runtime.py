@@ -202,7 +202,12 @@ class Runtime:
             membership=self.membership,
             placement=self.placement,
             control=self.moves,
-            limits=RoutingLimits(settings.calls.hops_max, settings.calls.retries_max),
+            limits=RoutingLimits(
+                settings.calls.hops_max,
+                settings.calls.retries_max,
+                resolving_calls_max=queues.queue_calls_max,
+                arrived_calls_max=queues.silo_queue_calls_max,
+            ),
             book=self.book,
             rng=rng,
         )

@@ -84,6 +84,9 @@ class Premises:
     begin_deactivation: Callable[[Activation], None]
     telemetry: Telemetry | None = None
     base_context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """Turns run in copies of it: nothing of a caller's context reaches a grain, here as little as from afar."""
+    turn_tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    """The turns that run, of whichever activation."""
 
 
 class Activation:
@@ -169,7 +172,9 @@ class Activation:
     def _start(self, call: Call) -> None:
         premises = self._premises
         loop = asyncio.get_running_loop()
-        loop.create_task(self._turn(call), name=f"turn {call.id}", context=premises.base_context.copy())
+        task = loop.create_task(self._turn(call), context=premises.base_context.copy())
+        premises.turn_tasks.add(task)
+        task.add_done_callback(premises.turn_tasks.discard)
 
     def _start_all(self, calls: Iterable[Call]) -> None:
         for call in calls:

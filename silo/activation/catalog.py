@@ -27,6 +27,8 @@ log = get_logger(__name__)
 
 REGISTER_TRIES_MAX = 5
 """How often an activation tries for the entry while the row changes under it, before its calls are sent elsewhere."""
+TURN_END_S = 1.0
+"""How long turns that were cancelled may take to end when their silo does."""
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 1.0
 """The pause between two attempts to reach the directory: the first, and the longest."""
@@ -72,7 +74,15 @@ class Catalog:
         self._tasks.spawn(self._collect_idle(), "collect idle activations")
 
     async def close(self) -> None:
+        """End what runs. A turn that will not be cancelled is left behind; it may use the runtime no more."""
         await self._tasks.close()
+        turns = set(self.premises.turn_tasks)
+        for turn in turns:
+            turn.cancel()
+        if turns:
+            _, left = await asyncio.wait(turns, timeout=TURN_END_S)
+            if left:
+                log.warning("catalog.turns_left_behind", turns=len(left))
 
     def __len__(self) -> int:
         return len(self._activations)

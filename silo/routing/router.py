@@ -20,6 +20,7 @@ from silo.directory.errors import (
     GrainUnplaceable,
     MembershipUnavailable,
     NotExecuted,
+    Overloaded,
     SiloError,
     TooManyHops,
 )
@@ -47,6 +48,8 @@ class RoutingLimits:
 
     hops_max: int = 4
     tries_max: int = 8
+    resolving_calls_max: int = 1000
+    arrived_calls_max: int = 100_000
     resolve_pause_first_s: float = 0.05
     resolve_pause_last_s: float = 1.0
 
@@ -229,6 +232,10 @@ class Router:
             except SiloError as error:
                 call.on_answer(call, Answer.failed(error))
                 return
+        if len(waiting) >= self._limits.resolving_calls_max and call.hops == 0:
+            what = f"{len(waiting)} calls wait until {call.grain} is found or placed"
+            call.on_answer(call, Answer.failed(Overloaded(what, "queue_calls_max")))
+            return
         waiting.append(call)
 
     async def _resolve(self, grain: GrainId, waiting: list[Call]) -> None:
@@ -346,6 +353,10 @@ class Router:
             self._come_home(own, call.hops)
             return
         self._arrived[(request.reply_to, request.id)] = call
+        if len(self._arrived) > self._limits.arrived_calls_max and not call.flags & Flag.FORWARDED:
+            what = f"{self.me} has {len(self._arrived) - 1} calls of others waiting or running, as many as it may"
+            call.on_answer(call, Answer.failed(Overloaded(what, "silo_queue_calls_max")))
+            return
         if request.flags & Flag.PLACED and self._catalog.get(request.grain) is None and request.grain not in self._resolving:
             self._place_here(call, request.expected)
             return

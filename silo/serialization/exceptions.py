@@ -45,12 +45,12 @@ def may_be_raised(error: BaseException) -> bool:
     Those that steer the interpreter or the event loop (StopIteration, CancelledError, SystemExit …) are sent as a
     RemoteError: in the caller they would stop something other than the call.
     """
-    return isinstance(error, Exception) and not isinstance(error, _CONTROL_FLOW)
+    return issubclass(type(error), Exception) and not issubclass(type(error), _CONTROL_FLOW)
 
 
 def is_group(error: BaseException) -> bool:
     """Whether the error is a group, which may be raised once its members may."""
-    return isinstance(error, BaseExceptionGroup)
+    return issubclass(type(error), BaseExceptionGroup)
 
 
 def type_name_of(error: BaseException) -> str:
@@ -83,8 +83,11 @@ def stand_in(error: BaseException, reason: str) -> RemoteError:
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """The error's notes that are text, the newest NOTES_MAX of them, each of bounded length."""
-    notes: object = getattr(error, "__notes__", ())
+    """The error's notes that are text, the newest NOTES_MAX of them, each of bounded length; never raises."""
+    try:
+        notes: object = getattr(error, "__notes__", ())
+    except Exception as broken:  # attributes of the application may raise anything
+        return [f"Its notes could not be obtained: {type(broken).__name__}"]
     if not isinstance(notes, (list, tuple)):
         return []
     texts = [note for note in cast("Sequence[object]", notes) if isinstance(note, str)]

@@ -57,10 +57,13 @@ class FieldShape:
         if attributes.keys() <= self.defaults.keys():
             return {}
         return {
-            name: item
-            for name, item in attributes.items()
-            if name not in self.defaults and not isinstance(getattr(self.cls, name, None), functools.cached_property)
+            name: item for name, item in attributes.items() if name not in self.defaults and not self._is_kept(name)
         }
+
+    def _is_kept(self, attribute: str) -> bool:
+        """Whether the attribute stays behind: a cached property, or what Python itself notes (`__orig_class__`)."""
+        is_cached = isinstance(getattr(self.cls, attribute, None), functools.cached_property)
+        return is_cached or (attribute.startswith("__") and attribute.endswith("__"))
 
     def build(self, fields: dict[str, object], extras: Mapping[str, object] | None = None) -> object:
         """A new value; fields that are missing take their defaults.

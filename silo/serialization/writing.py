@@ -102,8 +102,8 @@ class Writing:
             return self._error(exceptions.stand_in(value, ""), self._rules.depth_max, note)
         try:
             return self._error(value, left, note)
-        except SerializationError as refused:
-            remote = exceptions.stand_in(value, f"It was not sent as it is: {refused}")
+        except Exception as refused:  # attributes of the application may raise anything
+            remote = exceptions.stand_in(value, f"It was not sent as it is: {exceptions.message_of(refused)}")
             return self._error(remote, self._rules.depth_max, note)
 
     def _error(self, value: BaseException, left: int, note: str) -> list[object]:

@@ -1,7 +1,7 @@
 """The bytes on the wire, pinned: what older and newer processes of a cluster send each other.
 
-A fixture that must change is a break of the wire contract. A field that is appended gets a new fixture beside the old one,
-which must still be readable. `python -m tests.unit.messaging.test_golden_frames` writes those that are missing.
+A fixture that must change is a break of the wire contract. A field that is appended gets a new fixture beside the old
+one, which must still be readable. `python -m tests.unit.messaging.test_golden_frames` writes those that are missing.
 """
 
 from __future__ import annotations

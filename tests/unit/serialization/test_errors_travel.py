@@ -142,6 +142,22 @@ def test_a_forged_payload_cannot_stop_the_caller() -> None:
     assert type(SERIALIZER.decode_error(payload, codec)) is RemoteError
 
 
+class Opaque(Exception):
+    """Every look at it raises."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def test_S089_an_error_that_resists_every_look_is_reported() -> None:
+    known = serializer(Opaque)
+    arrived = known.decode_error(*known.encode_error(Opaque("x")))
+    assert isinstance(arrived, RemoteError)
+    assert arrived.type_name.endswith("Opaque")
+    group: Any = known.decode_error(*known.encode_error(ExceptionGroup("two", [Opaque("x"), ValueError("y")])))
+    assert members(group) == [RemoteError, ValueError]
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime as dt
 import decimal
 import fractions
+import functools
 import ipaddress
 import math
 import pathlib
 import uuid
 import zoneinfo
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -44,6 +46,21 @@ NAIVE = dt.datetime(2026, 1, 2, 3, 4, 5, 6)  # noqa: DTZ001 - naive ones come ba
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 LOBBY = GrainId.of("room", "lobby")
 SILO = SiloAddress("10.0.0.1:7000", 12)
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class Cached(Generic[T]):
+    items: list[T]
+
+    @functools.cached_property
+    def total(self) -> int:
+        return sum(map(int, map(str, self.items)))
+
+
+CACHED = serializer(Cached)
+
 
 IMMUTABLE: list[Any] = [
     *(None, True, False, 0, -1, 2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**400, -(10**400), 127, 128, -128, -129),
@@ -204,3 +221,18 @@ def test_attributes_that_are_no_fields_travel_too() -> None:
     value.seen = [1]
     for arrived in (SERIALIZER.decode(*SERIALIZER.encode(value)), SERIALIZER.isolate(value)):
         assert vars(arrived) == {"name": "ada", "score": 0, "tags": [], "seen": [1]}
+
+
+def test_a_cached_property_stays_behind_and_is_computed_again() -> None:
+    value = Cached([1, 2])
+    assert value.total == 3
+    for arrived in (CACHED.decode(*CACHED.encode(value)), CACHED.isolate(value)):
+        assert arrived == value
+        assert vars(arrived) == {"items": [1, 2]}
+
+
+def test_a_generic_dataclass_travels() -> None:
+    value = Cached[int]([1])
+    for arrived in (CACHED.decode(*CACHED.encode(value)), CACHED.isolate(value)):
+        assert type(arrived) is Cached
+        assert vars(arrived) == {"items": [1]}

@@ -1,0 +1,1 @@
+"""Process tests: the promises, held by real silo processes, real callers and a real server."""
