@@ -33,6 +33,15 @@ class GrainDirectory(Protocol):
     is resolved by asking again with the same activation id.
     """
 
+    async def open(self) -> None:
+        """Prove that the store can carry the directory, so that mistakes show at start.
+
+        Raises:
+            DirectoryUnavailable: it could not be asked.
+            InvalidSettings: it can be asked but will not do.
+        """
+        ...
+
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         """The rows as they stand; None where there is none."""
         ...

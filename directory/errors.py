@@ -138,7 +138,7 @@ class EndpointInUse(SiloError, OSError):
     """Another process already listens where this silo should."""
 
 
-class HandshakeRefused(SiloError, ConnectionError):
+class HandshakeRefused(NotExecuted, ConnectionError):
     """The peer refused the link: wrong cluster, wrong token, no common protocol, or not who was dialled."""
 
 

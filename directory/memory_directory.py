@@ -73,6 +73,9 @@ class MemoryDirectory:
         self._before = before
         self._after = after
 
+    async def open(self) -> None:
+        """Memory will do."""
+
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         await self._run(self._before, "lookup")
         answers = [self.rows.look_up(grain) for grain in grains]

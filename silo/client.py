@@ -14,12 +14,20 @@ import msgspec
 
 from silo.caller import Caller, CallIds
 from silo.directory.addresses import CLUSTER_PATTERN, SiloAddress
-from silo.directory.errors import Closed, HandshakeRefused, InvalidSettings, NoGateway, NotExecuted, SiloError
+from silo.directory.errors import (
+    Closed,
+    HandshakeRefused,
+    InvalidSettings,
+    NoGateway,
+    NotExecuted,
+    PermissionRefused,
+    SiloError,
+)
 from silo.directory.membership import View
 from silo.gateways import GatewaySource, ListedGateways, RedisGateways
 from silo.kinds import GrainKind, KindRegistry, collect_kinds, kind_of
 from silo.logs import get_logger
-from silo.messaging.greeting import Credentials, Identity
+from silo.messaging.greeting import Credentials, Identity, RefusalCode
 from silo.messaging.limits import LinkLimits
 from silo.messaging.link import Link
 from silo.messaging.links import Links
@@ -91,6 +99,7 @@ class Client:
         self._kinds = KindRegistry()
         self._registry = registry
         self._as_admin = as_admin
+        self._credentials = credentials
         self._admin: Client | None = None
         self._codec = Serializer(
             registry,
@@ -282,6 +291,8 @@ class Client:
             return self
         if self._caller.closed:
             raise Closed(self._caller.closed)
+        if self._credentials is not None and not self._credentials.holds(Role.ADMIN):
+            raise PermissionRefused("this client's token is not one of an administrator; `silo token --role admin` makes one")
         if self._admin is None:
             self._admin = self._as_admin()
             await self._admin.open()
@@ -455,13 +466,34 @@ class Client:
         self._candidates = [each for each in self._candidates if each is not link]
         retry = [call for frame in unsent if isinstance(frame, Request) and (call := self._book.get(frame.id)) is not None]
         not_sent = {call.id for call in retry}
+        refusal = refusal_of(link)
         for call in self._book.sent_to(link.peer.name):
             if call.id not in not_sent:
-                self._book.unknown(call, link.peer.name, because)
+                if refusal is not None and call.is_control:
+                    call.on_answer(call, Answer.failed(refusal))
+                else:
+                    self._book.unknown(call, link.peer.name, because)
         for call in retry:
-            self._again(call, NotExecuted(f"{link.peer.name} could not be reached: {because}"))
+            if refusal is None:
+                self._again(call, NotExecuted(f"{link.peer.name} could not be reached: {because}"))
+            else:
+                call.on_answer(call, Answer.failed(refusal))
         if self._caller.closed == "":
             asyncio.get_running_loop().call_soon(self._choose_candidates)
 
     def on_peer_view(self, link: Link, version: int) -> None:
         """Gateways tell of newer views by themselves."""
+
+
+def refusal_of(link: Link) -> NotExecuted | None:
+    """Why the silo will have nothing to do with this client, where that is why the link has ended."""
+    ending = link.ending
+    if ending is None or not ending.by_peer:
+        return None
+    match ending.code:
+        case RefusalCode.PERMISSION:
+            return PermissionRefused(f"{link.peer.name}: {ending.text}")
+        case RefusalCode.TOKEN | RefusalCode.CLUSTER | RefusalCode.PROTOCOL:
+            return HandshakeRefused(f"{link.peer.name}: {ending.text}")
+        case _:
+            return None

@@ -92,6 +92,7 @@ class Runtime:
             undo.push_async_callback(self.membership.close)
             self.directory = self._surroundings.open_directory()
             undo.push_async_callback(self.directory.close)
+            await self.directory.open()
             await self.membership.join(self.me, self._info())
             undo.push_async_callback(self._goodbye)
             self._build()
@@ -273,6 +274,9 @@ class Runtime:
     def on_attached(self, link: Link) -> None:
         if link.peer.role is not Role.SILO:
             self.gateway.on_attached(link)
+
+    def on_detached(self, link: Link) -> None:
+        """Its session goes on for a while; what it holds is neither lost nor taken back."""
 
     def on_frame(self, link: Link, frame: Frame) -> None:
         peer = link.peer.silo

@@ -12,3 +12,5 @@ import os
 EXPERIMENTS = "-event_engine_client,-event_engine_listener"
 
 os.environ.setdefault("GRPC_EXPERIMENTS", EXPERIMENTS)
+# Silos never fork and go on; without this each subprocess that is started makes grpc complain of its own threads.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

@@ -37,6 +37,10 @@ class LinkHandler(Protocol):
         """A connection, the first or another, carries the link."""
         ...
 
+    def on_detached(self, link: Link) -> None:
+        """The connection is lost, and the link has not ended: another may come in time."""
+        ...
+
 
 class Link:
     """A link to one peer. `Links` makes them.
@@ -246,6 +250,7 @@ class Link:
         self._detached.set()
         if self._ending is None:
             self._expiry = self._loop.call_later(self._limits.link_resume_s, self._expire)
+            self._handler.on_detached(self)
 
     def _expire(self) -> None:
         self._expiry = None

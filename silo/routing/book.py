@@ -90,7 +90,7 @@ class CallBook:
             resolve(sink, answer, self._codec)
         elif sink is not None:
             link, call_id = sink_of(call)
-            link.send(answer.as_reply(call_id, self._codec))
+            answer.send_on(link, call_id, self._codec)
         if self._empty is not None and not self._open and not self._empty.done():
             self._empty.set_result(None)
 

@@ -40,6 +40,12 @@ class ValueCodec(Protocol):
     def isolate_error(self, error: BaseException) -> BaseException: ...
 
 
+class ReplyLink(Protocol):
+    """What takes a reply; see `silo.messaging.link.Link`."""
+
+    def send(self, frame: Reply) -> None: ...
+
+
 class Answer(msgspec.Struct, frozen=True):
     """How a call ended, either as a value in this process or as the payload that came over a link."""
 
@@ -55,6 +61,13 @@ class Answer(msgspec.Struct, frozen=True):
         """The answer that an error of the runtime stands for."""
         outcome = Outcome.NOT_EXECUTED if isinstance(error, NotExecuted) else Outcome.OUTCOME_UNKNOWN
         return cls(outcome, error=error, entry=entry)
+
+    def send_on(self, link: ReplyLink, call_id: int, codec: ValueCodec) -> None:
+        """Send the answer; one that is too large for the link becomes the error that says so."""
+        try:
+            link.send(self.as_reply(call_id, codec))
+        except SiloError as error:
+            link.send(Answer(Outcome.APPLICATION_ERROR, error=error, entry=self.entry).as_reply(call_id, codec))
 
     def as_reply(self, call_id: int, codec: ValueCodec) -> Reply:
         """The frame that carries this answer; a value that cannot be encoded becomes the error that says so."""

@@ -394,7 +394,7 @@ class Router:
         call.answered = True
         assert call.origin is not None
         if not self._membership.view.is_dead(call.origin):
-            self._links.to(call.origin).send(answer.as_reply(call.id, self._codec))
+            answer.send_on(self._links.to(call.origin), call.id, self._codec)
 
     def _tell(self, silo: SiloAddress, frame: Frame) -> None:
         if silo == self.me:

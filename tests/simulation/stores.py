@@ -82,6 +82,9 @@ class DistantDirectory:
         self._rows = rows
         self._node = node
 
+    async def open(self) -> None:
+        """Memory will do."""
+
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         return await self._ask(lambda: [self._rows.look_up(grain) for grain in grains])
 

@@ -21,6 +21,8 @@ class What(enum.StrEnum):
 
     OPENED = "opened"
     """An activation is about to take turns: `value` is its count, `because` call, migration or migration_aborted."""
+    HOLDING = "holding"
+    """An activation is told that it moves, right before it stops admitting calls."""
     TURN_STARTED = "turn_started"
     TURN_ENDED = "turn_ended"
     """`value` is the grain's count after the turn."""

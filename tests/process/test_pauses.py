@@ -1,0 +1,107 @@
+"""How long a grain stops while it moves: from the moment the source admits no more until the target opens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from silo.client import Client
+
+from tests.process.grains import Counter
+from tests.process.stage import LONG, Stage, in_ms, percentile
+from tests.support.witness import Ended, Event, What
+
+SILOS = ("silo-1", "silo-2", "silo-3")
+CALLERS = ("caller-1", "caller-2")
+SHARE_OF_CAPACITY = 0.3
+PAUSE_P99_S = 0.025 if LONG else 0.250
+"""The bar; in the short form a wide one, since other tests run beside it."""
+MOVES_PER_S = 25.0
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run showed, in seconds."""
+
+    pauses: list[float]
+    """Holding at the source → open at the target."""
+    movers: list[float]
+    """Latencies of calls to grains that were moving."""
+    others: list[float]
+    """Latencies of calls to grains that never moved, meanwhile."""
+
+
+def figures_of(events: Sequence[Event], movers: int, since: float) -> Figures:
+    """Pauses and latencies after that time; the first `movers` counters are those that moved."""
+    holding: dict[str, float] = {}
+    spans: dict[str, list[tuple[float, float]]] = {f"counter/{key}": [] for key in range(movers)}
+    sent: dict[str, Event] = {}
+    calls: list[tuple[Event, Event]] = []
+    for event in events:
+        if event.at < since:
+            continue
+        match event.what:
+            case What.HOLDING:
+                holding[event.grain] = event.at
+            case What.OPENED if event.because == "migration":
+                spans[event.grain].append((holding.pop(event.grain), event.at))
+            case What.CALL_SENT:
+                sent[event.call] = event
+            case What.CALL_ENDED if event.call in sent:
+                calls.append((sent.pop(event.call), event))
+            case _:
+                pass
+    moving: list[float] = []
+    still: list[float] = []
+    for began, ended in calls:
+        if began.grain not in spans:
+            still.append(ended.at - began.at)
+        elif any(start <= ended.at and began.at <= end for start, end in spans[began.grain]):
+            moving.append(ended.at - began.at)
+    return Figures([end - start for each in spans.values() for start, end in each], moving, still)
+
+
+async def move_steadily(client: Client, movers: int, seconds: float) -> None:
+    """Move one counter after the other, at a steady rate, each to a random silo."""
+    loop, rng = asyncio.get_running_loop(), random.Random(2)
+    due, until = loop.time(), loop.time() + seconds
+    async with asyncio.TaskGroup() as group:
+        while due < until:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            group.create_task(client.migrate(client.grain(Counter, str(rng.randrange(movers))), to=rng.choice(SILOS)))
+            due += 1 / MOVES_PER_S
+
+
+async def test_a_moving_grain_pauses_for_less_than_25_ms_at_30_percent_of_capacity(
+    make_stage: Callable[..., Stage],
+) -> None:
+    grains, movers = (1_000, 500) if LONG else (300, 150)
+    seconds = 40.0 if LONG else 8.0
+    async with make_stage() as stage:
+        await stage.start(*SILOS)
+        for name in CALLERS:
+            await stage.caller(f"{name}-full", grains=grains)
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(4.0)
+        took_s = asyncio.get_running_loop().time() - began
+        capacity = (await stage.stop_callers())[Ended.VALUE] / took_s
+
+        for name in CALLERS:
+            await stage.caller(name, grains=grains, rate=capacity * SHARE_OF_CAPACITY / len(CALLERS))
+        async with stage.client(role="admin") as client:
+            await client.migrate(client.grain(Counter, "0"), to=SILOS[0])  # the client's way to the cluster is up
+            since = stage.now()
+            await move_steadily(client, movers, seconds)
+        ended = await stage.stop_callers()
+
+        events = stage.assert_promises_kept()
+        found = figures_of(events, movers, since)
+        print(f"\ncapacity {capacity:.0f} calls/s; at 30 % of it ({ended.total()} calls), load {os.getloadavg()[0]:.1f}:")
+        print(f"  pause of moves          {in_ms(found.pauses)}")
+        print(f"  calls to moving grains  {in_ms(found.movers)}")
+        print(f"  calls to other grains   {in_ms(found.others)}")
+        assert len(found.pauses) > seconds * MOVES_PER_S / 3
+        assert percentile(found.pauses, 0.99) < PAUSE_P99_S
