@@ -1,12 +1,12 @@
 """The lease of one silo, and its judgement of the others: events in, orders out, no clock and no I/O of its own.
 
-Holders count L, waiters count W = L(1+d). A silo renews its row in the membership table; it may start turns until L after
-it *sent* the last renewal that was answered. Whoever sees a row's `seq` stand still for W, counted from when it *received*
-the first answer showing it, may declare that silo dead, and only if run, version and seq are still what it saw. All times
-are one process's own clock; no reading of it ever reaches another.
+Holders count L, waiters count W = L(1+d). A silo renews its row in the membership table; it may start turns until L
+after it *sent* the last renewal that was answered. Whoever sees a row's `seq` stand still for W, counted from when it
+*received* the first answer showing it, may declare that silo dead, and only if run, version and seq are still what it
+saw. All times are one process's own clock; no reading of it ever reaches another.
 
-Whoever carries out the orders ends every AskTable with Answered or Failed within `LeaseSettings.ask_timeout_s`; later and
-repeated answers do no harm.
+Whoever carries out the orders ends every AskTable with Answered or Failed within `LeaseSettings.ask_timeout_s`; later
+and repeated answers do no harm.
 """
 
 from __future__ import annotations
@@ -176,22 +176,16 @@ class LeaseCore:
             case _, ReadAsked(token):
                 self._readers_next.append(token)
                 self._read()
-            case ((Phase.OUTSIDE | Phase.JOINING | Phase.MEMBER), JoinAsked(token, silo, info)) if self._me in (
-                None,
-                silo,
-            ):
-                self._me, self._info = silo, info
-                if self.phase is Phase.OUTSIDE:
-                    self.phase = Phase.JOINING
-                self._run_errand(token, Join(silo, info), now)
+            case _, JoinAsked(token, silo, info):
+                self._join(token, silo, info, now)
             case Phase.MEMBER, AdvanceAsked(token, status) if self._me is not None:
                 self._run_errand(token, Advance(self._me, status), now)
             case ((Phase.JOINING | Phase.MEMBER | Phase.GONE), GoodbyeAsked(token)) if self._me is not None:
                 self._resign(Phase.GONE, "it said goodbye")  # first: nothing may start once the request is carried out
                 self._run_errand(token, Bury(self._me, "its own goodbye"), now)
-            case ((Phase.OUTSIDE | Phase.DEAD), GoodbyeAsked(token)):
-                self._orders.append(Conclude(token))
-            case _, (JoinAsked(token) | AdvanceAsked(token)):
+            case _, GoodbyeAsked(token):
+                self._orders.append(Conclude(token))  # it never came, or is dead already
+            case _, AdvanceAsked(token):
                 self._orders.append(Conclude(token, self._refusal()))
             case _, Ticked():
                 self._on_tick(now)
@@ -241,6 +235,15 @@ class LeaseCore:
             self._renewal_at = now
             self._orders.append(AskTable(self._renewing))
 
+    def _join(self, token: int, silo: SiloAddress, info: SiloInfo, now: float) -> None:
+        if self.phase in (Phase.GONE, Phase.DEAD) or self._me not in (None, silo):
+            self._orders.append(Conclude(token, self._refusal()))
+            return
+        self._me, self._info = silo, info
+        if self.phase is Phase.OUTSIDE:
+            self.phase = Phase.JOINING
+        self._run_errand(token, Join(silo, info), now)
+
     def _run_errand(self, token: int, request: TableRequest, now: float) -> None:
         self._errands[token] = _Errand(request, until=now + self.settings.ask_within_s)
         self._orders.append(AskTable(request))
@@ -253,12 +256,14 @@ class LeaseCore:
     # ---- answers
 
     def _on_answer(self, request: TableRequest, sent_at: float, answer: TableAnswer, now: float) -> None:
-        stale_renewal = False
+        stale = False
         match request:
             case Join() | Renew() if answer.status is TableStatus.OK and self.phase in (Phase.JOINING, Phase.MEMBER):
                 self._renewed = max(self._renewed, sent_at)
             case Renew() if answer.status is TableStatus.STALE:
-                stale_renewal = request == self._renewing
+                stale = request == self._renewing
+            case Join() if answer.status is TableStatus.STALE:
+                stale = True  # the row is there by an earlier try, and its lease counts from nothing yet
             case Verdict() if request == self._verdict:
                 self._verdict = None
             case _:
@@ -274,7 +279,7 @@ class LeaseCore:
             self._hold()
             self._bury_proven()
             self._judge(now)
-            self._follow(now, stale=stale_renewal)
+            self._follow(now, stale=stale)
         given_up = self.phase is Phase.DEAD and isinstance(request, Join | Advance)
         self._conclude(request, self._refusal() if given_up else None)
 
@@ -333,6 +338,8 @@ class LeaseCore:
         if newer:
             self.view = View(table)
             self._orders.append(AdoptView(self.view))
+        if self.phase is not was:
+            self._renewal_at = now  # what has just been shown needs no renewal at once
         if newer or self.phase is not was:
             self._watch_neighbours()
 
@@ -375,8 +382,8 @@ class LeaseCore:
     # ---- the others
 
     def _observe(self, table: Table, now: float, *, gap: bool) -> None:
-        """Since when each of the others has been silent. After a gap everybody gets the whole time again: else, after an
-        outage of the store, the first silo back would judge all those who are only on their way back."""
+        """Since when each of the others has been silent. After a gap everybody gets the whole time again: else, after
+        an outage of the store, the first silo back would judge all those who are only on their way back."""
         observed: dict[SiloAddress, Observation] = {}
         for row in table.rows:
             if row.silo == self._me or row.status is SiloStatus.DEAD:
@@ -388,7 +395,7 @@ class LeaseCore:
         self._observed = observed
 
     def _judge_at(self, target: SiloAddress, now: float) -> float:
-        """When I may declare this silo dead: one judge at W, by rendezvous rank among those heard of, the next a beat later."""
+        """When I may declare this silo dead: one judge at W, by rendezvous rank among the audible, then the next."""
         due = self._observed[target].since + self.settings.wait_s
         if self._me is None or due > now + self.settings.renew_every_s:
             return due  # too far off to rank judges for

@@ -1,8 +1,8 @@
-"""A membership whose lease runs on a thread of its own, so that a turn that computes for long does not cost the silo its life.
+"""A membership whose lease runs on a thread of its own, so that a long computation does not cost the silo its life.
 
-The thread owns its connections and sockets. It shares with the event loop nothing but two queues, one each way, and one number:
-the deadline until which turns may start. It waits for what comes first: a word from the loop, a hint, the end of a neighbour's
-process, or the time of the next renewal.
+The thread owns its connections and sockets. It shares with the event loop nothing but two queues, one each way, and one
+number: the deadline until which turns may start. It waits for what comes first: a word from the loop, a hint, the end
+of a neighbour's process, or the time of the next renewal.
 
 Limit: code that holds the interpreter's lock for longer than the lease stops renewals too.
 """
@@ -17,7 +17,7 @@ import os
 import selectors
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from silo.directory.addresses import SiloAddress
@@ -67,7 +67,7 @@ class ThreadedMembership:
         table: asked by the thread alone, and closed by it.
         hints: what tells of changes at once; without it they are seen with the next renewal.
         loop_stuck_after_s: how long the event loop may be silent before the silo gives up.
-        on_loop_stuck: what giving up means, called on the thread with the seconds of silence; renewals have ended by then.
+        on_loop_stuck: what giving up means, called on the thread with the seconds of silence, after the last renewal.
         clock: must go on while the process is stopped and the machine suspended.
     """
 
@@ -86,9 +86,9 @@ class ThreadedMembership:
         self._board = MembershipBoard(self._right)
         self._watch = LoopWatch(loop_stuck_after_s, on_loop_stuck, clock)
         self._core = LeaseCore(settings)
-        self._make_thread = lambda loop, ended: _LeaseThread(
-            loop, self._board, self._core, table, hints, self._watch, clock, ended
-        )
+        self._table = table
+        self._hints = hints
+        self._clock = clock
         self._thread: _LeaseThread | None = None
         self._ended: asyncio.Future[None] | None = None
         self._closed = False
@@ -148,7 +148,9 @@ class ThreadedMembership:
             loop = asyncio.get_running_loop()
             self._ended = loop.create_future()
             self._ended.add_done_callback(lambda _: self._board.close(Closed("the lease of this silo has ended")))
-            self._thread = self._make_thread(loop, self._ended)
+            self._thread = _LeaseThread(
+                loop, self._board, self._core, self._table, self._hints, self._watch, self._clock, self._ended
+            )
             self._watch.start()
             self._thread.start()
         token, concluded = self._board.await_token()
@@ -221,7 +223,7 @@ class _LeaseThread(threading.Thread):
                 self._step()
                 if not self._watch.look(2 * self._step_s_max):
                     raise RuntimeError("the event loop is stuck")
-        except BaseException as error:  # noqa: BLE001 - nobody is above this frame; the loop is told, and treats it as fatal
+        except BaseException as error:  # nobody is above this frame; the loop is told, and treats it as fatal
             _log.critical("membership.lease_failed: no turn may start any more", exc_info=True)
             self._tell(self._board.fail, error)
         finally:
@@ -319,8 +321,8 @@ class _LeaseThread(threading.Thread):
                 self._on(Hinted(version))
 
     @contextlib.contextmanager
-    def _hints_apart(self, hints: Hints) -> Iterator[None]:
-        """Takes the hints' socket out of the selector while it may be closed and replaced, under the same number even."""
+    def _hints_apart(self, hints: Hints) -> Generator[None]:
+        """Takes the hints' socket out of the selector while it may be closed, and replaced under the same number."""
         if self._hints_fd is not None:
             self._selector.unregister(self._hints_fd)
         yield

@@ -1,7 +1,7 @@
 """Watches, from the lease's thread, whether the event loop still turns.
 
-The lease has a thread of its own so that a turn that computes for long does not cost the silo its life. A loop that never comes
-back must not be protected by it for ever, though: then the silo would hold its grains and answer nobody.
+The lease has a thread of its own so that a turn that computes for long does not cost the silo its life. A loop that
+never comes back must not be protected by it for ever, though: the silo would hold its grains and answer nobody.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FRAMES_SHOWN: Final = 6
 
 
 def end_process(stuck_s: float) -> None:
-    """Show all stacks on stderr and end the process at once, without cleaning up: nothing that a stuck loop owns can be waited for."""
+    """Show all stacks on stderr and end the process at once: nothing that a stuck loop owns can be waited for."""
     _log.critical("membership.loop_stuck: the event loop has not turned for %.0f s; this process ends", stuck_s)
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr may be closed; ending matters more
         faulthandler.dump_traceback(all_threads=True)
@@ -71,7 +71,8 @@ class LoopWatch:
 
     def _schedule(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(due := loop.time() + BEAT_EVERY_S, self._beat, due)
+        due = loop.time() + BEAT_EVERY_S
+        self._timer = loop.call_at(due, self._beat, due)
 
     def _beat(self, due: float) -> None:
         self._lag_s = asyncio.get_running_loop().time() - due
@@ -80,8 +81,11 @@ class LoopWatch:
         self._schedule()
 
     def look(self, step_s_max: float) -> bool:
-        """Whether the loop still turns; called at least every `step_s_max`. Time in which this thread did not run either, because
-        the process was stopped or the machine suspended, is not held against the loop."""
+        """Whether the loop still turns; called at least every `step_s_max`.
+
+        Time in which this thread did not run either, because the process was stopped or the machine suspended, is not
+        held against the loop.
+        """
         now = self._clock()
         if self._beats != self._beats_seen or self._looked_at is None:
             self._beats_seen, self._silent_s, self._reported = self._beats, 0.0, False
@@ -97,5 +101,6 @@ class LoopWatch:
         return False
 
     def _stack(self) -> str:
-        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - documented; the one way to see another thread's stack
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage] - documented, and the one way to see them
+        frame = frames.get(self._loop_thread)
         return "".join(traceback.format_stack(frame)[-FRAMES_SHOWN:]) if frame is not None else "(its thread is gone)"

@@ -22,11 +22,14 @@ READ_EVERY_S: Final = 2.0
 """How long a change may go unnoticed where its hint was lost."""
 READ_TIMEOUT_S: Final = 2.0
 PING_AFTER_S: Final = 4.0
-"""A subscription that is silent for this long is pinged, and after as long again opened anew: a dead one says nothing either."""
+"""A subscription that is silent for this long is pinged, and after as long again opened anew: it may be dead."""
 
 
 async def _cancellable(awaitable: Awaitable[_T]) -> _T:
-    """The same, but for one thing: redis-py sends by way of `wait_for`, which on Python 3.11 may swallow a cancellation."""
+    """The awaitable, with a cancellation that got lost in it made good.
+
+    redis-py sends by way of `wait_for`, which on Python 3.11 may swallow one.
+    """
     task = asyncio.current_task()
     cancelled_before = task.cancelling() if task is not None else 0
     try:
@@ -52,7 +55,9 @@ class MembersReader:
         self._view = EMPTY_VIEW
         self._subscribers: list[Callable[[View], None]] = []
         self._hinted = asyncio.Event()
-        self._reading = asyncio.Lock()  # one read at a time: so a later answer is a later state, a lower version included
+        self._reading = (
+            asyncio.Lock()
+        )  # one read at a time: so a later answer is a later state, a lower version included
 
     @property
     def view(self) -> View:
@@ -75,7 +80,7 @@ class MembersReader:
         """
         try:
             async with asyncio.timeout(READ_TIMEOUT_S), self._reading:
-                fields = cast("Any", await _cancellable(self._redis.execute_command("HGETALL", self._key)))
+                fields = await _cancellable(self._redis.execute_command("HGETALL", self._key))
         except TimeoutError:
             raise MembershipUnavailable(f"Redis did not show the members within {READ_TIMEOUT_S} s") from None
         except (RedisError, OSError) as error:

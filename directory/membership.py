@@ -170,7 +170,8 @@ class TableStatus(enum.Enum):
 
     OK = "ok"
     STALE = "stale"
-    """A renewal with an old `prev`, or a verdict on facts that have moved: nothing changed, look at the table."""
+    """A renewal with an old `prev`, a verdict on facts that have moved, or a join that is there by an earlier try:
+    nothing changed, look at the table."""
     DEAD = "dead"
     """The row of the asking silo is dead or missing."""
 

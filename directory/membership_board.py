@@ -26,7 +26,7 @@ _log = logging.getLogger("silo.membership")
 
 
 class MembershipBoard:
-    """The half of a membership that belongs to the event loop. The lease's shell posts its core's orders here, in their order."""
+    """The half of a membership that belongs to the event loop. The lease's shell posts the core's orders here."""
 
     def __init__(self, right: LeasedRight) -> None:
         self.right = right
@@ -120,7 +120,7 @@ class MembershipBoard:
             return
         for row in view.others(mine.silo):
             if row.info.name == mine.info.name or row.silo.endpoint == mine.silo.endpoint:
-                # allowed: it may be the one before this start, on its way out of the table; only proof or a verdict says so
+                # allowed: it may be the one before this start; but only proof or a verdict says that it is gone
                 _log.warning(
                     "membership.namesake: %s has the name or endpoint of %s, which counts as alive", mine.silo, row.silo
                 )

@@ -24,7 +24,7 @@ from silo.directory.membership import (
 )
 
 DEAD_ROWS_KEPT = 32
-"""Dead rows that stay in the table for whoever still hears from those silos; older ones go once every member has seen them."""
+"""Dead rows that stay for whoever still hears from those silos; older ones go once every member has seen them dead."""
 RUN_LEAP = 2**20
 """What a new run of the store adds to the version, since a failover may have lost changes: versions never go back."""
 
@@ -73,7 +73,7 @@ class MemoryMembershipTable:
         return Table(self._run, self._version, tuple(rows))
 
     def fail_over(self, rows_before: Table | None = None) -> None:
-        """A new run of the store. Where an older table is given, the renewals since then are lost; changes of the view are not."""
+        """A new run of the store, which has lost the renewals since an older table, but no change of the view."""
         self._run = f"memory-{next(self._runs)}"
         for old in rows_before.rows if rows_before is not None else ():
             row = self._rows.get(old.silo)

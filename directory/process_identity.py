@@ -1,8 +1,8 @@
 """Which operating system process a silo is, and the proof that it has ended.
 
-A pid alone proves nothing: containers on one machine share the boot id but number their processes apart, and numbers are used
-again. So an identity names boot, pid namespace and time namespace, and the start time that goes with the pid. Where the platform
-offers none of this (macOS), there is no identity, and deaths are not proved but waited for.
+A pid alone proves nothing: containers on one machine share the boot id but number their processes apart, and numbers
+are used again. So an identity names boot, pid namespace and time namespace, and the start time that goes with the pid.
+Where the platform offers none of this (macOS), there is no identity, and deaths are not proved but waited for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def process_identity(pid: int | None = None) -> ProcessIdentity | None:
     if pid is None:
         pid = os.getpid()
     try:
-        if os.stat("/proc/self").st_ino and os.readlink("/proc/self") != str(os.getpid()):
+        if os.readlink("/proc/self") != str(os.getpid()):
             return None  # a /proc of another pid namespace: its numbers are not ours
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         namespaces = [os.stat(f"/proc/self/ns/{name}").st_ino for name in ("pid", "time")]
@@ -57,7 +57,7 @@ class ProcessWatch:
         mine = process_identity()
         if mine is None or mine.machine != process.machine:
             return
-        # The descriptor first: it stands for whichever process has the number now. If the number's start time, read afterwards,
+        # The descriptor first: it stands for whichever process has the number now. If the start time, read afterwards,
         # is not the one we know, then ours is gone; if it is, the descriptor is of ours, for it was there before.
         try:
             self._fd = os.pidfd_open(process.pid)

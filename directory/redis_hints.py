@@ -1,8 +1,8 @@
 """Hints that the membership table on Redis has changed, for the lease's thread.
 
-A subscription may be dead without anybody noticing: a half-open connection takes pings and brings nothing. So it has to answer
-pings at the level of the application, and is opened anew when it does not. Nothing depends on it: the table is read with each
-renewal anyway.
+A subscription may be dead without anybody noticing: a half-open connection takes pings and brings nothing. So it has to
+answer pings at the level of the application, and is opened anew when it does not. Nothing depends on it: the table is
+read with each renewal anyway.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Hints(Protocol):
     """What tells the lease's thread to look at the table; all methods are for that thread."""
 
     def fileno(self) -> int | None:
-        """What becomes readable when there is something to read; None while there is no connection. May change with `tend`."""
+        """What becomes readable when there is something to read, if anything; `read` and `tend` may change it."""
         ...
 
     def read(self) -> int:
@@ -51,7 +51,7 @@ class RedisHints:
 
     Args:
         open_client: opens a blocking client whose every step ends within the seconds given.
-        timeout_s: how long one step may take; the lease's thread waits for it, so at most the time between two renewals.
+        timeout_s: how long one step may take: at most the time between two renewals, since the lease's thread waits.
     """
 
     def __init__(self, open_client: Callable[[float], redis.Redis], cluster: str, timeout_s: float) -> None:

@@ -1,9 +1,9 @@
 """The membership table on Redis: one hash, one script, one channel for hints.
 
-The hash `silo:{CLUSTER}:members` holds `version`, `run` (the run of Redis that wrote it) and a field per silo, named by its
-address, with `FORMAT status seq seen joined dead` as text and then what the silo says of itself as MessagePack. Every request
-is one run of one script, so each answer shows the whole table as it was at that very step. `silo:{CLUSTER}:views` gets each new
-version: a reason to look, while reading the table is the truth.
+The hash `silo:{CLUSTER}:members` holds `version`, `run` (the run of Redis that wrote it) and a field per silo, named by
+its address, with `FORMAT status seq seen joined dead` as text and then what the silo says of itself as MessagePack.
+Every request is one run of one script, so each answer shows the whole table as it was at that very step. The channel
+`silo:{CLUSTER}:views` gets each new version: a reason to look, while reading the table is the truth.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def views_channel(cluster: str) -> str:
 
 
 def read_table(fields: Mapping[bytes, bytes], *, run: str | None = None, version: int | None = None) -> Table:
-    """The table that the fields of the hash hold; raises MembershipUnavailable where a row is of a format unknown here."""
+    """The table that the fields of the hash hold; raises MembershipUnavailable for a row of a format unknown here."""
     rows: list[SiloRow] = []
     for field, value in fields.items():
         if field not in (b"version", b"run"):
@@ -190,7 +190,7 @@ class RedisMembershipTable:
     """The membership table of one cluster, asked by one thread through a connection of its own.
 
     Args:
-        open_client: opens a blocking client whose every step ends within the seconds given, and which sends nothing twice.
+        open_client: opens a blocking client whose every step ends within the seconds given, and that retries nothing.
         cluster: the name of the cluster.
     """
 

@@ -6,14 +6,20 @@ entry with a compare-and-set of its own, and whoever loses yields.
 
     source   ASKING -> DRAINING -> DEACTIVATING -> DEHYDRATING -> OFFERED -> MOVED -> DONE
                                                      (in doubt)   FENCING -> MOVED or back
-    target   REHYDRATING -> REGISTERING -> STARTING -> OPEN
+                                              (the target has died)          PARTING -> DONE or back
+    target   REHYDRATING -> REGISTERING -> STARTING -> DONE, open
                                               RETURNING (on_activate failed for good: the entry goes back to the source)
+
+The source lets the frozen instance go on two grounds only: the target has said that it is open, or the target is dead and the
+directory does not name the source. For as long as the target lives it may still fail to open, and the state it would give back
+to is the source's. So a lost link alone decides nothing after the commit: the target says its last word again on the next one.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from silo.directory.addresses import Entry, SiloAddress
 from silo.migration.outcome import MoveStatus
@@ -59,10 +65,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class OfferAnswered:
-    """The target holds the entry now, or has refused and will not take it."""
+    """The target holds the entry now, or has refused and will not take it.
+
+    Args:
+        lost: it did send its compare-and-set, and lost: somebody else holds the entry, or nobody does.
+    """
 
     entry: Entry | None
-    refused: str
+    refused: str = ""
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +85,23 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """The other silo is dead, or its link is lost: what was sent may or may not have arrived."""
+    """The link to the other silo is lost: what was sent may or may not have arrived."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDied:
+    """The other silo was declared dead: nothing that it still does takes effect."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The directory's answer to a look: who holds the entry."""
+
+    entry: Entry | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +144,8 @@ Event = (
     | OfferAnswered
     | TimedOut
     | PeerLost
+    | PeerDied
+    | Found
     | Registered
     | TargetOpened
     | Withdrawn
@@ -163,7 +190,14 @@ class SendWithdraw:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Take the entry again under a new epoch, by compare-and-set against the one that was offered."""
+    """Take the entry again under a new epoch, by compare-and-set against the one that was offered, or an empty place."""
+
+    expected: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask the directory who holds the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +240,11 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class SendOfferAnswer:
-    """Tell the source who holds the entry now, or why it is not taken."""
+    """Tell the source that the entry is the target's now, or why it is not."""
 
     entry: Entry | None
     refused: str = ""
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +286,7 @@ Order = (
     | SendOffer
     | SendWithdraw
     | Fence
+    | Look
     | Resume
     | Forward
     | Release
@@ -278,6 +314,7 @@ class SourcePhase(enum.Enum):
     OFFERED = "offered"
     FENCING = "fencing"
     MOVED = "moved"
+    PARTING = "parting"
     DONE = "done"
 
 
@@ -287,15 +324,20 @@ class Source:
 
     Args:
         entry: the entry under which the source serves the grain.
+        successor: the id that the activation at the target has.
     """
 
     entry: Entry
+    successor: str
     phase: SourcePhase = SourcePhase.ASKING
     why: str = ""
     """Why the move is being taken back, while that is in doubt."""
     agreed: bool = False
     """Whether the present target would take the grain."""
     drained: bool = False
+    refused: bool = False
+    """Whether the target has said that it does not hold the entry and will not take it."""
+    target_dead: bool = False
 
     @property
     def is_retargetable(self) -> bool:
@@ -314,7 +356,7 @@ class Source:
                 return [Drain()]
             case (SourcePhase.ASKING, AskAnswered(refused=why)):
                 return self._done(Finish(MoveStatus.REFUSED, why))
-            case (SourcePhase.ASKING, TimedOut(why) | PeerLost(why) | Failed(why)):
+            case (SourcePhase.ASKING, TimedOut(why) | PeerLost(why) | PeerDied(why) | Failed(why)):
                 return self._done(Finish(MoveStatus.REFUSED, why))
 
             case (SourcePhase.ASKING | SourcePhase.DRAINING, Retargeted()):
@@ -326,44 +368,62 @@ class Source:
             case (SourcePhase.DRAINING, Drained()):
                 self.drained = True
                 return self._deactivated_next()
-            case (SourcePhase.DRAINING, AskAnswered(why) | TimedOut(why) | PeerLost(why) | Failed(why)):
+            case (SourcePhase.DRAINING, AskAnswered(why) | TimedOut(why) | PeerLost(why) | PeerDied(why) | Failed(why)):
                 return self._aborted(why, reactivate=False)
 
-            case (SourcePhase.DEACTIVATING, Deactivated()):
-                self.phase = SourcePhase.DEHYDRATING
-                return [Dehydrate()]
-            case (SourcePhase.DEACTIVATING, PeerLost(why)):
+            case (SourcePhase.DEACTIVATING, PeerLost(why) | PeerDied(why)):
                 self.why = why  # on_deactivate is never interrupted; seen again when it ends
                 return []
-
-            case (SourcePhase.DEHYDRATING, Dehydrated(payload)):
+            case (SourcePhase.DEACTIVATING, Failed(why)):
+                return self._aborted(why, reactivate=True)
+            case (SourcePhase.DEACTIVATING, Deactivated()):
                 if self.why:
                     return self._aborted(self.why, reactivate=True)
+                self.phase = SourcePhase.DEHYDRATING
+                return [Dehydrate()]
+
+            case (SourcePhase.DEHYDRATING, Dehydrated(payload)):
                 self.phase = SourcePhase.OFFERED
                 return [SendOffer(payload)]
-            case (SourcePhase.DEHYDRATING, Failed(why) | TimedOut(why) | PeerLost(why)):
+            case (SourcePhase.DEHYDRATING, Failed(why) | TimedOut(why) | PeerLost(why) | PeerDied(why)):
                 return self._aborted(why, reactivate=True)
 
-            case (SourcePhase.OFFERED, OfferAnswered(entry=None, refused=why)):
-                return self._aborted(why, reactivate=True)  # it has not sent its compare-and-set, and will not
             case (SourcePhase.OFFERED | SourcePhase.FENCING, OfferAnswered(entry=Entry() as entry)):
                 return self._moved(entry)
+            case (SourcePhase.OFFERED, OfferAnswered(refused=why, lost=False)):
+                return self._aborted(why, reactivate=True)  # it has not sent its compare-and-set, and will not
+            case (SourcePhase.OFFERED, OfferAnswered(refused=why)):
+                self.refused = True
+                return self._in_doubt(why)
             case (SourcePhase.OFFERED, TimedOut(why) | PeerLost(why) | Failed(why)):
-                self.phase = SourcePhase.FENCING
-                self.why = why
-                return [SendWithdraw(), Fence()]
+                return [SendWithdraw(), *self._in_doubt(why)]
+            case (SourcePhase.OFFERED, PeerDied(why)):
+                self.target_dead = True
+                return self._in_doubt(why)
+
+            case (SourcePhase.FENCING, OfferAnswered()):
+                self.refused = True  # the compare-and-set is out already, and resuming waits for its answer
+                return []
+            case (SourcePhase.FENCING, PeerDied()):
+                self.target_dead = True
+                return []
             case (SourcePhase.FENCING, Registered(entry)):
                 return self._judged(entry)
 
-            case (SourcePhase.MOVED, TargetOpened(failed="")):
+            case (SourcePhase.MOVED | SourcePhase.PARTING, TargetOpened(failed="")):
                 return self._done(Release(), Finish(MoveStatus.MOVED))
-            case (SourcePhase.MOVED, TargetOpened(failed=why, entry=Entry() as entry)):
-                self.entry = entry
-                return self._aborted(why, reactivate=True)
-            case (SourcePhase.MOVED, TargetOpened(failed=why)):
+            case (SourcePhase.MOVED | SourcePhase.PARTING, TargetOpened(failed=why, entry=Entry() as entry)):
+                return self._given_back(entry, why)
+            case (SourcePhase.MOVED | SourcePhase.PARTING, TargetOpened(failed=why)):
                 return self._done(Release(), Finish(MoveStatus.LOST, why))
-            case (SourcePhase.MOVED, PeerLost() | TimedOut()):
-                return self._done(Release(), Finish(MoveStatus.MOVED))  # it committed; what became of it is the directory's to say
+            case (SourcePhase.MOVED | SourcePhase.PARTING, Registered(entry) | Found(entry)) if self._is_own(entry):
+                return self._given_back(entry, "the target gave the grain back")
+            case (SourcePhase.MOVED, PeerDied(why)):
+                self.phase = SourcePhase.PARTING
+                self.why = why
+                return [Look()]  # it may have given the grain back with its last breath
+            case (SourcePhase.PARTING, Found()):
+                return self._done(Release(), Finish(MoveStatus.MOVED))  # what becomes of it now is the directory's to say
 
             case _:
                 return []  # late: an answer to a step that has been decided otherwise, or after the end
@@ -374,18 +434,36 @@ class Source:
         self.phase = SourcePhase.DEACTIVATING
         return [Deactivate()]
 
+    def _in_doubt(self, why: str) -> list[Order]:
+        self.phase = SourcePhase.FENCING
+        self.why = why
+        return [Fence(self.entry)]
+
     def _moved(self, entry: Entry) -> list[Order]:
         self.phase = SourcePhase.MOVED
-        self.entry = entry
         return [Forward(entry)]
 
     def _judged(self, entry: Entry | None) -> list[Order]:
-        if entry is not None and entry.activation == self.entry.activation:
+        if self._is_own(entry):
             self.entry = entry
             return self._aborted(self.why, reactivate=True)
-        if entry is not None:
-            return [*self._moved(entry), *self.on(PeerLost(self.why))]
-        return self._done(Discard(None, "the directory has no row for it"), Finish(MoveStatus.LOST, self.why))
+        if entry is None and self.refused:
+            return [Fence(None)]  # the row is gone, and not to the target: nobody else has the grain's state
+        if entry is None or entry.activation != self.successor:
+            gone = f"the entry is held by {entry}" if entry else "the directory has no row for it"
+            return self._done(Discard(entry, gone), Finish(MoveStatus.LOST, f"{gone}; {self.why}"))
+        orders = self._moved(entry)
+        if self.target_dead:
+            orders += self._done(Release(), Finish(MoveStatus.MOVED, self.why))
+        return orders
+
+    def _is_own(self, entry: Entry | None) -> TypeGuard[Entry]:
+        """Whether the entry is the source's again; the one that was offered says nothing of what came after it."""
+        return entry is not None and entry.activation == self.entry.activation and entry.epoch > self.entry.epoch
+
+    def _given_back(self, entry: Entry, why: str) -> list[Order]:
+        self.entry = entry
+        return self._aborted(why, reactivate=True)
 
     def _aborted(self, why: str, *, reactivate: bool) -> list[Order]:
         return self._done(Resume(reactivate, why), Finish(MoveStatus.ABORTED, why))
@@ -423,7 +501,6 @@ class Target:
     offered: Entry
     phase: TargetPhase = TargetPhase.REHYDRATING
     entry: Entry | None = None
-    withdrawn: bool = False
     why: str = ""
 
     def start(self) -> list[Order]:
@@ -436,7 +513,7 @@ class Target:
                 return self._refused("the source withdrew its offer")
             case (TargetPhase.REHYDRATING, Failed(why) | TimedOut(why)):
                 return self._refused(why)
-            case (TargetPhase.REHYDRATING, PeerLost()):
+            case (TargetPhase.REHYDRATING, PeerLost() | PeerDied()):
                 return []  # the state is here, whole: a source that died has nothing better
             case (TargetPhase.REHYDRATING, Rehydrated()):
                 self.phase = TargetPhase.REGISTERING
@@ -449,8 +526,8 @@ class Target:
                     return [SendOfferAnswer(entry), Activate()]
                 self.phase = TargetPhase.DONE
                 why = f"the entry is held by {entry}" if entry else "the source's row is gone"
-                return [SendOfferAnswer(None, why), Discard(entry, why)]
-            case (TargetPhase.REGISTERING, Withdrawn() | PeerLost()):
+                return [SendOfferAnswer(None, why, lost=True), Discard(entry, why)]
+            case (TargetPhase.REGISTERING, Withdrawn() | PeerLost() | PeerDied()):
                 return []  # the compare-and-set is out; the directory judges
 
             case (TargetPhase.STARTING, Activated()):

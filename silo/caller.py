@@ -121,10 +121,13 @@ class Caller:
         """
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         turn = current_turn.get()
-        caller, path = self.name, ()
+        caller = self.name
+        path: tuple[tuple[str, int], ...] = ()
         if turn is not None:
             turn.activation.check_alive()
-            caller, path = str(turn.activation.id), turn.path
+            caller = str(turn.activation.id)
+            if not flags & Flag.ONE_WAY:  # nobody waits for those, so they close no circle
+                path = turn.path
             if turn.deadline is not None and (deadline is None or turn.deadline < deadline):
                 deadline = turn.deadline
         return Call(
@@ -148,7 +151,7 @@ class Caller:
         if self.closed:
             raise Closed(self.closed)
         if self._right is not None and not self._right.is_held():
-            await self._right.held()
+            await self._until_allowed(self._right, call)
         if call.deadline is not None and call.deadline <= asyncio.get_running_loop().time():
             raise CallExpired(f"{call.grain}.{call.method}: the deadline had passed before the call was made")
         if call.is_one_way:
@@ -156,9 +159,20 @@ class Caller:
             return None
         return await self._book.wait_for(call)
 
+    async def _until_allowed(self, right: TurnRight, call: Call) -> None:
+        """Wait, no longer than the call may take, until what is done here may take effect."""
+        try:
+            async with asyncio.timeout_at(call.deadline):
+                await right.held()
+        except TimeoutError:
+            why = "this silo's lease has not been renewed in time, so it could not make the call"
+            raise CallExpired(f"{call.grain}.{call.method}: {why}") from None
+
     async def control(self, grain: GrainId, verb: str, payload: bytes, timeout_s: float) -> Any:
         """A control call to the runtime at the grain's silo; activates nothing."""
         call = self.make(
             grain, verb, timeout_s=timeout_s, payload=payload, codec=CODEC_PLAIN, flags=Flag.CONTROL
         )
+        if self._telemetry is not None:
+            return await self._telemetry.called(call, self._send)
         return await self._send(call)

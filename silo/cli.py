@@ -42,6 +42,7 @@ from silo.logs import configure
 
 if TYPE_CHECKING:
     from silo.client import Client
+    from silo.management_values import ClusterStatus
     from silo.migration.outcome import MigrationOutcome
 
 
@@ -218,14 +219,16 @@ def status(
 ) -> int:
     """Show the members of a cluster and what they host."""
 
-    async def ask(client: Client) -> object:
+    async def ask(client: Client) -> ClusterStatus:
         return await client.management.status()
 
     found = _with_client(ask, _client_settings(cluster, redis, config), gateway, timeout)
     if as_json:
         terminal.say(terminal.as_json(found))
     else:
-        terminal.show(found)
+        from silo.management_values import summary
+
+        terminal.show(summary(found))
     return ExitCode.DONE
 
 

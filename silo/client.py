@@ -99,6 +99,7 @@ class Client:
         self._kinds = KindRegistry()
         self._registry = registry
         self._as_admin = as_admin
+        self._telemetry = telemetry
         self._credentials = credentials
         self._admin: Client | None = None
         self._codec = Serializer(
@@ -303,12 +304,23 @@ class Client:
         """What an operator asks of the cluster."""
         from silo.management import Management
 
-        return Management(self)
+        return Management(self._reachable_endpoints, self._credentials)
 
     @property
     def endpoints(self) -> tuple[str, ...]:
         """The gateways known now."""
         return tuple(silo.endpoint for silo in self._gateways)
+
+    async def _reachable_endpoints(self, timeout_s: float) -> list[str]:
+        """The gateways that carry a link; raises NoGateway where none does in time."""
+        if self._caller.closed:
+            raise Closed(self._caller.closed)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.reachable()
+        except TimeoutError:
+            raise self._no_gateway() from None
+        return [link.peer.silo.endpoint for link in self._candidates if link.attached and link.peer.silo is not None]
 
     async def reachable(self) -> None:
         """Wait until a gateway carries this client's link."""
@@ -410,6 +422,8 @@ class Client:
         if link is None:
             return False
         if link.withdraw(call.id):
+            if not link.attached:  # it waited for a connection all the time: that is what its caller should hear
+                call.target, call.obstacle = None, self._no_gateway()
             return True
         link.send(Cancel(call.id, call.grain))
         return False
@@ -420,6 +434,8 @@ class Client:
             call.on_answer(call, Answer.failed(why))
             return
         call.target = None
+        if self._telemetry is not None:
+            self._telemetry.retried()
         self._book.lanes.again(call)
 
     # ------------------------------------------------------------------------------------------------------------- links
@@ -456,6 +472,8 @@ class Client:
 
     def on_detached(self, link: Link) -> None:
         """What it has not written yet goes another way; what it has may have arrived."""
+        if not any(each.attached for each in self._candidates):
+            self._trouble = f"the connection to {link.peer.name} was lost"
         self._choose_candidates()
         for call in self._book.sent_to(link.peer.name):
             if link.withdraw(call.id):

@@ -23,6 +23,8 @@ CONFIG_VARIABLE = "SILO_CONFIG"
 """Names the TOML file, where no flag does."""
 TEST_PREFIX = "SILO_TEST_"
 """Variables of the test suite; no settings."""
+OTEL_VARIABLES = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""Whoever sets one of these wants telemetry, unless a setting of ours says otherwise."""
 SERVICE_LINK = re.compile(
     r"SILO_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
@@ -64,6 +66,9 @@ def load(flags: Mapping[str, Any] | None = None, *, file: Path | None = None) ->
         file = Path(named)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
+    for variable in OTEL_VARIABLES:
+        if os.environ.get(variable, "none") not in ("", "none"):
+            values["telemetry.otel"], sources["telemetry.otel"] = True, variable
     if file is not None:
         for name, value in _leaves(_read_toml(file)):
             values[name], sources[name] = value, str(file)

@@ -28,7 +28,7 @@ class GatewayFollower(Protocol):
 
 
 class GatewaySource(Protocol):
-    """Finds gateways, for as long as it is followed."""
+    """Finds gateways, for as long as it is followed; a client and its administrator's half may both follow one."""
 
     async def follow(self, follower: GatewayFollower) -> None:
         """Report what is found until cancelled."""
@@ -43,10 +43,15 @@ class RedisGateways:
     def __init__(self, url: str, cluster: str) -> None:
         self._url = url
         self._cluster = cluster
-        self._redis: RedisClient | None = None
 
     async def follow(self, follower: GatewayFollower) -> None:
-        redis = self._redis = open_redis(self._url)
+        redis = open_redis(self._url)
+        try:
+            await self._read(redis, follower)
+        finally:
+            await redis.aclose()
+
+    async def _read(self, redis: RedisClient, follower: GatewayFollower) -> None:
         reader = MembersReader(redis, self._cluster)
         reader.subscribe(follower.on_view)
         while not reader.view.version:
@@ -62,8 +67,7 @@ class RedisGateways:
         await reader.follow()
 
     async def close(self) -> None:
-        if self._redis is not None:
-            await self._redis.aclose()
+        """Nothing is held: each follower has a connection of its own."""
 
 
 class ListedGateways:

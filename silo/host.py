@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from silo.caller import CallIds
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import InvalidSettings, SiloError
 from silo.directory.membership import View
@@ -22,6 +21,7 @@ from silo.surroundings import Surroundings, real_surroundings
 
 if TYPE_CHECKING:
     from silo.telemetry import Telemetry
+    from silo.telemetry.exporting import Exporting
 
 log = get_logger(__name__)
 
@@ -46,6 +46,7 @@ class Silo:
         settings: all else; defaults where none are given.
         surroundings: what it stands on; Redis and gRPC as the settings say where none are given.
         registry: the classes that payloads may name, beside those that the grains' signatures mention.
+        telemetry: what produces traces and metrics; where none is given, the setting `telemetry.otel` decides.
 
     Raises:
         InvalidSettings: the settings contradict each other, or name no Redis.
@@ -58,6 +59,7 @@ class Silo:
         settings: SiloSettings | None = None,
         surroundings: Surroundings | None = None,
         registry: TypeRegistry = DEFAULT_REGISTRY,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.settings = settings or SiloSettings()
         self._surroundings = surroundings or real_surroundings(self.settings)
@@ -70,7 +72,11 @@ class Silo:
         self._stopped: asyncio.Event = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
-        self._telemetry: Telemetry | None = None
+        self._telemetry = telemetry
+        self._exporting: Exporting | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self.drained_by_admin = False
+        """Whether an administrator has told it to leave."""
 
     async def __aenter__(self) -> Silo:
         await self.start()
@@ -88,17 +94,43 @@ class Silo:
         """
         if self._runtime is not None:
             raise SiloError("this silo was started before; make another one")
-        self._telemetry = _telemetry(self.settings)
-        self._runtime = await self._begin()
+        try:
+            self._runtime = await self._begin()
+        except BaseException:
+            await self._stop_exporting()
+            raise
         self._life = asyncio.get_running_loop().create_task(self._live(), name="life of the silo")
 
     async def _begin(self) -> Runtime:
-        runtime = Runtime(self.settings, self._surroundings, self._kinds, self._registry, self._telemetry)
+        runtime = Runtime(
+            self.settings,
+            self._surroundings,
+            self._kinds,
+            self._registry,
+            telemetry=self._telemetry_at,
+            begin_drain=self._begin_drain,
+        )
         await runtime.start(self._listen)
         host, port = split_endpoint(self.settings.listen)
         if port == 0:  # another incarnation of this silo is to be found where this one was
             self._listen = f"{host}:{split_endpoint(runtime.bound)[1]}"
         return runtime
+
+    def _telemetry_at(self, silo: SiloAddress, name: str) -> Telemetry | None:
+        """What one incarnation reports to; exporters know the process by the address of its first one."""
+        settings = self.settings
+        if self._telemetry is None and settings.telemetry.otel:
+            from silo.telemetry.exporting import Exporting  # loaded only where it is used
+
+            self._exporting = Exporting(
+                silo=silo, name=name, cluster=settings.cluster, app_version=settings.app_version
+            )
+            self._telemetry = self._exporting.telemetry
+        return self._telemetry.at(silo, name) if self._telemetry is not None else None
+
+    async def _stop_exporting(self) -> None:
+        if self._exporting is not None:
+            await self._exporting.stop()
 
     async def _live(self) -> None:
         """Serve until told to stop; after a verdict of death, come back as another incarnation."""
@@ -187,12 +219,33 @@ class Silo:
 
     async def drain_and_stop(self) -> None:
         """Move every grain to another silo, answer what is here, and leave the cluster. Ends within `shutdown_timeout_s`, about."""
-        if self._life is None or self._stopped.is_set():
+        if self._life is None or (self._stopped.is_set() and self._ending is None):
             return
-        self._life.cancel()
-        await asyncio.wait([self._life])
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._end(self._life), name="end of the silo")
+        ending = self._ending
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            ending.cancel()  # whoever waits for the end no longer lets it take its time
+            await asyncio.wait([ending])
+            raise
+
+    def _begin_drain(self) -> None:
+        """An administrator wants this silo to leave; `wait_stopped` tells when it has."""
+        if self._ending is None and self._life is not None:
+            self.drained_by_admin = True
+            self._ending = asyncio.get_running_loop().create_task(self._end(self._life), name="end of the silo")
+
+    async def _end(self, life: asyncio.Task[None]) -> None:
+        life.cancel()
+        await asyncio.wait([life])
         try:
             await self._running.drain_and_stop(self.settings.migration.shutdown_timeout_s)
+            await self._stop_exporting()
+        except Exception as error:
+            self._failure = error
+            raise
         finally:
             self._stopped.set()
 
@@ -202,6 +255,7 @@ class Silo:
             self._life.cancel()
             await asyncio.wait([self._life])
         await self._running.abandon()
+        await self._stop_exporting()
         self._stopped.set()
 
 
@@ -213,11 +267,3 @@ def _kinds_of(kinds: Sequence[type | ModuleType]) -> list[GrainKind]:
         where = ", ".join(getattr(each, "__name__", repr(each)) for each in kinds) or "nothing was given"
         raise InvalidSettings(f"there is no @grain class to host: {where}")
     return found
-
-
-def _telemetry(settings: SiloSettings) -> Telemetry | None:
-    if not settings.telemetry.otel:
-        return None
-    from silo.telemetry import start_telemetry
-
-    return start_telemetry(settings)

@@ -53,6 +53,10 @@ class Loads:
         report = self._reports.get(silo)
         return report.activations if report is not None else None
 
+    def report_of(self, silo: SiloAddress) -> Load | None:
+        """The latest load of a silo, this one included; None where it has not reported."""
+        return self.own_report() if silo == self._me else self._reports.get(silo)
+
     def subscribe_loads(self, on_report: Callable[[SiloAddress, int], None]) -> Callable[[], None]:
         self._subscribers.append(on_report)
         return lambda: self._subscribers.remove(on_report)

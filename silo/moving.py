@@ -21,7 +21,7 @@ from silo.directory.errors import GrainMoved, GrainUnplaceable, MembershipUnavai
 from silo.directory.membership import Membership, SiloStatus, Table, View
 from silo.instances import parts_of, refusal_to_migrate
 from silo.migration import handover
-from silo.migration.handover import Source, Target
+from silo.migration.handover import Source, SourcePhase, Target
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, Departure, MigrationNotice
 from silo.migration.outcome import MigrationOutcome, MoveReason, MoveStatus
 from silo.migration.participants import PARTICIPANT_PREFIX, Part
@@ -35,6 +35,7 @@ from silo.wire.frames import Ask, AskAnswer, Frame, Offer, OfferAnswer, Opened, 
 if TYPE_CHECKING:
     from silo.messaging.links import Links
     from silo.telemetry import Telemetry
+    from silo.telemetry.moves import MoveRecord
 
 from silo.logs import get_logger
 
@@ -67,8 +68,6 @@ class MoveLimits:
     arrivals_in_flight_max: int = 1000
     notice_timeout_s: float = 10.0
     """How long `on_migrating` may take before the move goes on without it."""
-    open_timeout_s: float = 120.0
-    """How long the source keeps the frozen instance for a target that has committed and not yet opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +100,10 @@ class Moves:
 
     async def close(self) -> None:
         await self.tasks.close()
+        for leaving in self._leaving.values():
+            leaving.end_record()
+        for arriving in self._arriving.values():
+            arriving.end_record()
 
     @property
     def leaving_count(self) -> int:
@@ -113,23 +116,32 @@ class Moves:
     # -------------------------------------------------------------------------------------------------------- beginnings
 
     def begin(
-        self, activation: Activation, to: str | SiloAddress | None, reason: str, force: bool = False
+        self,
+        activation: Activation,
+        to: str | SiloAddress | None,
+        reason: str,
+        force: bool = False,
+        trace: str | None = None,
     ) -> asyncio.Future[MigrationOutcome]:
-        """Begin to move an activation. A second move of it joins the first, whose target it may still change."""
+        """Begin to move an activation. A second move of it joins the first, whose target it may still change.
+
+        Args:
+            trace: the traceparent of what asked for it; None for whatever runs now.
+        """
         row = self._parts.membership.view.named(str(to)) if to else None
         if to and (row is None or row.status is SiloStatus.JOINING):  # it may have joined a moment ago
-            return self.tasks.spawn(self._begin_after_refresh(activation, to, reason, force), f"look for {to}")
-        return self._begin(activation, to, reason, force)
+            return self.tasks.spawn(self._begin_after_refresh(activation, to, reason, force, trace), f"look for {to}")
+        return self._begin(activation, to, reason, force, trace)
 
     async def _begin_after_refresh(
-        self, activation: Activation, to: str | SiloAddress, reason: str, force: bool
+        self, activation: Activation, to: str | SiloAddress, reason: str, force: bool, trace: str | None
     ) -> MigrationOutcome:
         with contextlib.suppress(MembershipUnavailable):  # then the view that there is must do
             await self._parts.membership.refresh()
-        return await self._begin(activation, to, reason, force)
+        return await self._begin(activation, to, reason, force, trace)
 
     def _begin(
-        self, activation: Activation, to: str | SiloAddress | None, reason: str, force: bool
+        self, activation: Activation, to: str | SiloAddress | None, reason: str, force: bool, trace: str | None
     ) -> asyncio.Future[MigrationOutcome]:
         target = self._target_of(activation, to)
         if isinstance(target, str):
@@ -139,7 +151,7 @@ class Moves:
             return self._refused(activation, reason, why, target)
         move: SourceMove | None = activation.move
         if move is None:
-            move = SourceMove(self, self._parts, activation, target, reason)
+            move = SourceMove(self, self._parts, activation, target, reason, trace)
             self.tasks.spawn(self._when_free(move), f"move {activation.id}")
         else:
             move.retarget(target)
@@ -188,6 +200,8 @@ class Moves:
     def _refused(
         self, activation: Activation, reason: str, why: str, target: SiloAddress | None = None
     ) -> asyncio.Future[MigrationOutcome]:
+        if self._parts.telemetry is not None:
+            self._parts.telemetry.move_refused(activation.id, reason)
         future: asyncio.Future[MigrationOutcome] = asyncio.get_running_loop().create_future()
         future.set_result(
             MigrationOutcome(
@@ -217,7 +231,7 @@ class Moves:
             why = "a turn of the grain waits for this move, which waits for that turn to end"
             answer_outcome(call, MigrationOutcome(call.grain, MoveStatus.REFUSED, self._parts.me, None, order.reason, why))
             return
-        outcome = self.begin(activation, order.to or None, order.reason, order.force)
+        outcome = self.begin(activation, order.to or None, order.reason, order.force, call.trace)
         outcome.add_done_callback(lambda done: answer_outcome(call, done.result()) if not done.cancelled() else None)
 
     # ------------------------------------------------------------------------------------------------------------ frames
@@ -231,14 +245,14 @@ class Moves:
                 self._on_offer(peer, frame)
             case AskAnswer(move=number, refused=why):
                 self._to_source(peer, number, handover.AskAnswered(why))
-            case OfferAnswer(move=number, entry=entry, refused=why):
-                self._to_source(peer, number, handover.OfferAnswered(entry, why))
+            case OfferAnswer(move=number, entry=entry, refused=why, lost=lost):
+                self._to_source(peer, number, handover.OfferAnswered(entry, why, lost))
             case Opened(move=number, failed=why, entry=entry):
                 self._to_source(peer, number, handover.TargetOpened(why, entry))
             case Withdraw(move=number):
-                move = self._arriving.get((peer, number))
-                if move is not None:
-                    move.post(handover.Withdrawn())
+                arriving = self._arriving.get((peer, number))
+                if arriving is not None:
+                    arriving.post(handover.Withdrawn())
             case _:
                 return False
         return True
@@ -280,15 +294,30 @@ class Moves:
 
     # ------------------------------------------------------------------------------------------------------------ losses
 
-    def on_lost(self, peer: SiloAddress, because: str) -> None:
-        """The link to a silo has ended."""
-        why = f"the link to {peer} was lost: {because}"
+    def on_lost(self, peer: SiloAddress, frames: Iterable[Frame], because: str) -> None:
+        """The link to a silo has ended, and these frames may not have arrived.
+
+        What a target says of its compare-and-set it says again, on the next link: the source waits for it, and heeds it once.
+        """
+        for frame in frames:
+            if isinstance(frame, (OfferAnswer, Opened)):
+                link = self._parts.links.to(peer)
+                if link.ending is None:  # neither is the peer dead nor does this silo end
+                    link.send(frame)
+        lost = handover.PeerLost(f"the link to {peer} was lost: {because}")
         for move in list(self._leaving.values()):
             if move.target == peer:
-                move.post(handover.PeerLost(why))
-        for (source, _), move in list(self._arriving.items()):
+                move.post(lost)
+        for (source, _), arriving in list(self._arriving.items()):
             if source == peer:
-                move.post(handover.PeerLost(why))
+                arriving.post(lost)
+
+    def on_view(self, view: View) -> None:
+        """A target may have died. What arrives from a source that has died is taken in all the same."""
+        for move in list(self._leaving.values()):
+            if not view.is_alive(move.target):
+                move.post(handover.PeerDied(f"{move.target} was declared dead"))
+
 
     def enter(self, move: SourceMove) -> int:
         number = next(self._ids)
@@ -305,7 +334,15 @@ class Moves:
 class SourceMove:
     """One move away from here: carries out what the core orders, and tells it what came of it."""
 
-    def __init__(self, moves: Moves, parts: MoveParts, activation: Activation, target: SiloAddress, reason: str) -> None:
+    def __init__(
+        self,
+        moves: Moves,
+        parts: MoveParts,
+        activation: Activation,
+        target: SiloAddress,
+        reason: str,
+        trace: str | None,
+    ) -> None:
         assert activation.entry is not None or activation.state in (State.REGISTERING, State.STARTING)
         self.target = target
         self.outcome: asyncio.Future[MigrationOutcome] = asyncio.get_running_loop().create_future()
@@ -316,13 +353,22 @@ class SourceMove:
         self._number = moves.enter(self)
         self._core: Source | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._began = asyncio.get_running_loop().time()
+        """Of the step under way."""
+        self._ask_timer: asyncio.TimerHandle | None = None
+        """Of the question that is out, which may be a second one while the grain drains."""
         self._paused_at = 0.0
         self._pause_s = 0.0
         self._payload = b""
         self._held_calls = 0
         self._deactivation_error: Exception | None = None
+        self._record: MoveRecord | None = None
+        if parts.telemetry is not None:
+            self._record = parts.telemetry.leaving(activation, reason, self._target_name, trace)
         activation.move = self
+
+    @property
+    def _trace(self) -> str:
+        return self._record.trace if self._record is not None else ""
 
     @property
     def _target_name(self) -> str:
@@ -334,14 +380,18 @@ class SourceMove:
         if activation.state in (State.REGISTERING, State.STARTING):
             self._spawn(self._when_open(), "wait until it is open")
         elif activation.state is State.OPEN and activation.entry is not None:
-            self._core = Source(activation.entry)
+            self._core = Source(activation.entry, self._parts.catalog.new_activation_id())
             self._carry_out(self._core.start())
         else:
             self._finish(MoveStatus.NOT_ACTIVE, f"it is {activation.state.value}")
 
     async def _when_open(self) -> None:
         await self._activation.opened()
-        self.start()
+        why = refusal_to_migrate(self._activation.kind, self._activation.instance)  # nobody could be asked before
+        if why:
+            self._finish(MoveStatus.REFUSED, why)
+        else:
+            self.start()
 
     def retarget(self, target: SiloAddress) -> None:
         """The last target wins, as long as the grain has not been told to deactivate."""
@@ -354,12 +404,15 @@ class SourceMove:
             self.post(handover.Retargeted())
 
     def post(self, event: handover.Event) -> None:
+        if isinstance(event, handover.AskAnswered) and self._ask_timer is not None:
+            self._ask_timer.cancel()
         if self._core is not None:
             self._carry_out(self._core.on(event))
 
     def _carry_out(self, orders: Iterable[handover.Order]) -> None:
         for order in orders:
-            self._log(order)
+            if self._record is not None:
+                self._record.on(order)
             match order:
                 case handover.SendAsk():
                     self._ask()
@@ -372,17 +425,20 @@ class SourceMove:
                 case handover.SendOffer(payload):
                     self._offer(payload)
                 case handover.SendWithdraw():
-                    self._parts.links.to(self.target).send(Withdraw(self._number))
-                case handover.Fence():
-                    self._spawn(self._fence(), "fence")
+                    if not self._parts.membership.view.is_dead(self.target):
+                        self._parts.links.to(self.target).send(Withdraw(self._number))
+                case handover.Fence(expected):
+                    self._spawn(self._fence(expected), "fence")
+                case handover.Look():
+                    self._spawn(self._look(), "look")
                 case handover.Resume(reactivate, why):
                     self._spawn(self._resume(reactivate, why), "resume")
                 case handover.Forward(entry):
                     self._forward(entry)
-                case handover.Discard():
-                    self._parts.catalog.reroute_all(self._activation)
+                case handover.Discard(entry):
+                    self._parts.catalog.reroute_all(self._activation, entry)
                 case handover.Release():
-                    self._activation.instance = None
+                    self._parts.catalog.let_go(self._activation)
                 case handover.Finish(status, why):
                     self._finish(status, why)
                 case _:
@@ -403,9 +459,13 @@ class SourceMove:
             self.post(handover.Failed(f"{type(error).__name__}: {error}"))
 
     def _set_timer(self, timeout_s: float, why: str) -> None:
+        self._cancel_timer()
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self.post, handover.TimedOut(why))
+
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(timeout_s, self.post, handover.TimedOut(why))
+            self._timer = None
 
     # ------------------------------------------------------------------------------------------------------------- steps
 
@@ -419,7 +479,10 @@ class SourceMove:
             return
         size = sum(entry.size for entry in measured.entries)
         timeout_s = self._parts.limits.ask_timeout_s
-        self._set_timer(timeout_s, f"{self._target_name} did not say within {timeout_s} s whether it would take it")
+        if self._ask_timer is not None:
+            self._ask_timer.cancel()
+        why = f"{self._target_name} did not say within {timeout_s} s whether it would take it"
+        self._ask_timer = asyncio.get_running_loop().call_later(timeout_s, self.post, handover.TimedOut(why))
         self._parts.links.to(self.target).send(Ask(self._number, activation.id, size, schemas(self._all_parts())))
 
     def _all_parts(self) -> tuple[Part, ...]:
@@ -438,6 +501,8 @@ class SourceMove:
                 raise
             except Exception as error:  # noqa: BLE001 - a notice is a courtesy; the move goes on whatever the grain makes of it
                 log.warning("migration.notice_failed", grain=str(activation.id), exc_info=error)
+        if self._core is None or self._core.phase is not SourcePhase.DRAINING:
+            return  # the move was given up meanwhile
         if activation.state is not State.OPEN:
             self.post(handover.Failed(f"it was {activation.state.value} before it could be drained"))
             return
@@ -452,8 +517,8 @@ class SourceMove:
             case _:
                 pass
         self._set_timer(timeout_s, f"its running calls did not end within {timeout_s} s")
-        await activation.drained()
-        self.post(handover.Drained())
+        if await activation.drained():
+            self.post(handover.Drained())
 
     def _deactivate(self) -> None:
         if self._activation.kind.hooks.on_deactivate is None:
@@ -498,7 +563,7 @@ class SourceMove:
                 taken.entries,
                 idle_s=max(0.0, now - activation.last_used),
                 age_s=max(0.0, now - activation.started_at),
-                trace=parts.telemetry.trace_of_move(activation) if parts.telemetry is not None else "",
+                trace=self._trace,
             )
             self._payload = pack(payload, bytes_max=parts.limits.payload_bytes_max)
         except SiloError as error:
@@ -509,22 +574,30 @@ class SourceMove:
     def _offer(self, payload: bytes) -> None:
         activation = self._activation
         assert activation.entry is not None
+        assert self._core is not None
         timeout_s = self._parts.limits.offer_timeout_s
         self._set_timer(timeout_s, f"{self._target_name} did not answer the offer within {timeout_s} s")
-        new_id = self._parts.catalog.new_activation_id()
-        self._parts.links.to(self.target).send(Offer(self._number, activation.entry, new_id, payload, self._reason))
+        offer = Offer(self._number, activation.entry, self._core.successor, payload, self._reason, self._trace)
+        self._parts.links.to(self.target).send(offer)
 
-    async def _fence(self) -> None:
+    async def _fence(self, expected: Entry | None) -> None:
         activation = self._activation
-        assert activation.entry is not None
         await activation.right.held()
-        mine = Registration(activation.id, self._parts.me, activation.activation_id, activation.entry, activation.entry.epoch)
+        mine = Registration(activation.id, self._parts.me, activation.activation_id, expected, activation.epoch)
         entry = await self._parts.catalog.register(mine, until_answered=True)
         self.post(handover.Registered(entry))
 
+    async def _look(self) -> None:
+        self.post(handover.Found(await self._parts.catalog.look_up(self._activation.id)))
+
     def _forward(self, entry: Entry) -> None:
-        self._held_calls = self._parts.catalog.reroute_all(self._activation, entry)
-        self._set_timer(self._parts.limits.open_timeout_s, "the target did not open")
+        if self._record is not None:
+            self._record.held(call.trace for call in self._activation.turns.waiting)
+        """The frozen instance stays until the target has opened or died; its calls need not wait for that."""
+        self._cancel_timer()  # from here on only the target's last word or its death counts
+        self._held_calls = self._parts.catalog.freeze(
+            self._activation, entry, lambda back: self.post(handover.Found(back))
+        )
 
     async def _resume(self, reactivate: bool, why: str) -> None:
         """Serve again, here; the same instance where it can be had, else one made from what it had handed over."""
@@ -532,11 +605,12 @@ class SourceMove:
         assert self._core is not None
         log.info("migration.aborted", grain=str(activation.id), target=self._target_name, why=why)
         if activation.state is State.GONE and not catalog.readopt(activation):
-            return  # it was given back, and somebody has activated it here meanwhile
+            log.error("migration.given_back_too_late", grain=str(activation.id))
+            return  # somebody has activated it here meanwhile
         activation.entry = self._core.entry
         self._parts.cache.forget_grain(activation.id)
-        activation.move = None
         if reactivate:
+            activation.state = State.STARTING
             try:
                 await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
             except SiloFenced:
@@ -570,8 +644,9 @@ class SourceMove:
         if self.outcome.done():
             return
         now = asyncio.get_running_loop().time()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timer()
+        if self._ask_timer is not None:
+            self._ask_timer.cancel()
         self._moves.leave(self._number)
         activation = self._activation
         if activation.move is self:
@@ -592,15 +667,15 @@ class SourceMove:
             self._parts.name,
             self._target_name,
         )
-        if self._parts.telemetry is not None:
-            self._parts.telemetry.moved(outcome, now - self._began)
+        if self._record is not None:
+            self._record.ended(outcome)
         log.debug("migration.done" if outcome.moved else "migration.not_done", outcome=str(outcome))
         self.outcome.set_result(outcome)
 
-    def _log(self, order: handover.Order) -> None:
-        telemetry = self._parts.telemetry
-        if telemetry is not None and self._core is not None:
-            telemetry.move_phase(self._activation, self._core.phase)
+    def end_record(self) -> None:
+        """The silo ends in the middle of it."""
+        if self._record is not None:
+            self._record.failed("the silo ended")
 
 
 class TargetMove:
@@ -614,8 +689,13 @@ class TargetMove:
         self._offer = offer
         self._idle_s = 0.0
         self._activation = parts.catalog.adopt(offer.entry.grain, kind, offer.activation)
-        self._activation.state = State.CLOSED
+        self._activation.state = State.STARTING  # who would move or deactivate it waits until it is open
         self._core = Target(parts.me, offer.activation, offer.entry)
+        self._record: MoveRecord | None = None
+        if parts.telemetry is not None:
+            row = parts.membership.view.row(peer)
+            source = row.info.name if row is not None else str(peer)
+            self._record = parts.telemetry.arriving(self._activation, offer.reason, source, offer.trace)
 
     def start(self) -> None:
         self._carry_out(self._core.start())
@@ -625,13 +705,15 @@ class TargetMove:
 
     def _carry_out(self, orders: Iterable[handover.Order]) -> None:
         for order in orders:
+            if self._record is not None:
+                self._record.on(order)
             match order:
                 case handover.Rehydrate():
                     self._rehydrate()
                 case handover.Register():
                     self._spawn(self._register, "register")
-                case handover.SendOfferAnswer(entry, why):
-                    self._send(OfferAnswer(self._offer.move, entry, why))
+                case handover.SendOfferAnswer(entry, why, lost):
+                    self._send(OfferAnswer(self._offer.move, entry, why, lost))
                 case handover.Activate():
                     self._activate()
                 case handover.Open():
@@ -653,6 +735,9 @@ class TargetMove:
             await step()
         except SiloFenced as error:
             self._discard(None, str(error))
+        except Exception as error:
+            log.exception("migration.arrival_failed", grain=str(self._activation.id))
+            self.post(handover.Failed(f"{type(error).__name__}: {error}"))
 
     def _send(self, frame: Frame) -> None:
         if not self._parts.membership.view.is_dead(self._peer):
@@ -703,6 +788,8 @@ class TargetMove:
         now = asyncio.get_running_loop().time()
         self._activation.open()
         self._activation.last_used = now - self._idle_s
+        if self._record is not None:
+            self._record.opened(self._activation.epoch)
         self._moves.arrived(self._peer, self._offer.move)
 
     async def _give_back(self) -> None:
@@ -718,8 +805,15 @@ class TargetMove:
 
     def _discard(self, entry: Entry | None, why: str) -> None:
         log.info("migration.not_taken", grain=str(self._activation.id), source=str(self._peer), why=why)
+        if self._record is not None:
+            self._record.discarded(why)
         self._moves.arrived(self._peer, self._offer.move)
         self._parts.catalog.reroute_all(self._activation, entry)
+
+    def end_record(self) -> None:
+        """The silo ends in the middle of it."""
+        if self._record is not None:
+            self._record.failed("the silo ended")
 
 
 def restore(parts: MoveParts, activation: Activation, body: bytes) -> Payload:

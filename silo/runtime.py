@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from silo.gateway import Gateway
 from silo.kinds import KindRegistry
 from silo.loads import Loads
 from silo.logs import get_logger
+from silo.management_values import MemberReport, SiloReport, spread_of
 from silo.messaging.greeting import Credentials, Identity
 from silo.messaging.link import Link
 from silo.messaging.links import Links
@@ -41,6 +43,9 @@ from silo.tasks import Tasks
 from silo.wire.frames import Cancel, Frame, GoAway, Load, Request
 
 if TYPE_CHECKING:
+    import grpc.aio
+
+    from silo.management_service import ManagementService
     from silo.surroundings import Surroundings
     from silo.telemetry import Telemetry
 
@@ -63,13 +68,19 @@ class Runtime:
         surroundings: Surroundings,
         kinds: KindRegistry,
         registry: TypeRegistry,
-        telemetry: Telemetry | None,
+        telemetry: Callable[[SiloAddress, str], Telemetry | None],
+        begin_drain: Callable[[], None],
     ) -> None:
         self.settings = settings
         self.kinds = kinds
         self._surroundings = surroundings
         self._registry = registry
-        self._telemetry = telemetry
+        self._telemetry_at = telemetry
+        self._telemetry: Telemetry | None = None
+        self._management: ManagementService | None = None
+        token = settings.cluster_token
+        self._credentials = Credentials(token.get_secret_value()) if token is not None else None
+        self.begin_drain = begin_drain
         self._tasks = Tasks("silo")
         self._subscriptions: list[Callable[[], None]] = []
         self.bound = ""
@@ -78,7 +89,7 @@ class Runtime:
 
     async def start(self, listen: str) -> None:
         """Bind first, join then, serve last; what fails undoes what was done."""
-        self._transport = self._surroundings.open_transport([])
+        self._transport = self._surroundings.open_transport([self._add_management])
         self._accepting: asyncio.Future[Links] = asyncio.get_running_loop().create_future()
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._transport.close)
@@ -88,9 +99,12 @@ class Runtime:
             self.bound = self._listener.endpoint
             self.me = SiloAddress(self._advertised(), self._surroundings.new_incarnation())
             self.name = self.settings.name or self.me.endpoint
+            self._telemetry = self._telemetry_at(self.me, self.name)
             self.membership = self._surroundings.open_membership()
             undo.push_async_callback(self.membership.close)
             self.directory = self._surroundings.open_directory()
+            if self._telemetry is not None:
+                self.directory = self._telemetry.observed(self.directory)
             undo.push_async_callback(self.directory.close)
             await self.directory.open()
             await self.membership.join(self.me, self._info())
@@ -101,6 +115,8 @@ class Runtime:
             self._subscriptions.append(self.membership.subscribe(self._on_view))
             self._on_view(self.membership.view)
             await self.membership.advance(SiloStatus.ACTIVE)
+            if self._management is not None:
+                await self._management.announce(serving=True)
             self._tasks.spawn(self._report_load(), "report load")
             self._tasks.spawn(self.sweeper.run(), "sweep")
             undo.pop_all()
@@ -125,7 +141,7 @@ class Runtime:
 
     def _build(self) -> None:
         settings, surroundings = self.settings, self._surroundings
-        rng, token = surroundings.rng, settings.cluster_token
+        rng = surroundings.rng
         right = self.membership.right
         self.codec = Serializer(
             self._registry,
@@ -137,7 +153,7 @@ class Runtime:
         self.links = Links(
             self._transport,
             Identity(str(self.me), Role.SILO, settings.cluster, self.me, settings.app_version),
-            Credentials(token.get_secret_value()) if token is not None else None,
+            self._credentials,
             self,
             limits=settings.link,
             rng=rng,
@@ -211,6 +227,7 @@ class Runtime:
             ),
             book=self.book,
             rng=rng,
+            telemetry=self._telemetry,
         )
         ids = CallIds(rng)
         self.caller = Caller(
@@ -258,6 +275,7 @@ class Runtime:
     # ------------------------------------------------------------------------------------------------------------ events
 
     def _on_view(self, view: View) -> None:
+        self.moves.on_view(view)  # that a peer is dead says more than that its link is lost
         for row in view.table.rows:
             if row.silo == self.me:
                 continue
@@ -304,7 +322,7 @@ class Runtime:
         if peer is None:
             self.gateway.on_lost(link)
         else:
-            self.moves.on_lost(peer, because)
+            self.moves.on_lost(peer, [*unknown, *unsent], because)
             self.router.on_lost(peer, unsent, unknown, because)
 
     def on_peer_view(self, link: Link, version: int) -> None:
@@ -322,9 +340,66 @@ class Runtime:
         while True:
             await self.loads.next_period()
             report = self.loads.own_report()
+            if self._telemetry is not None:
+                self._sample(self._telemetry)
             for link in self.links.all():
                 if link.peer.role is Role.SILO and link.attached:
                     link.send(report)
+
+    # ------------------------------------------------------------------------------------------------------- management
+
+    def _add_management(self, server: grpc.aio.Server) -> None:
+        from silo.management_service import ManagementService  # grpc is loaded only where it is used
+
+        self._management = ManagementService(self, self._credentials, self._surroundings.rng)
+        self._management.add_to(server)
+        self._tasks.spawn(self._management.announce(serving=False), "announce that it does not serve yet")
+
+    def answers_to(self, silo: str) -> bool:
+        """Whether this silo is meant by a name, endpoint or address."""
+        return silo in (self.name, self.me.endpoint, str(self.me))
+
+    def report(self) -> SiloReport:
+        """What this silo says of itself, and of the cluster as it sees it."""
+        view = self.membership.view
+        kinds = Counter(activation.id.kind for activation in self.catalog)
+        members = tuple(self._member(row) for row in view.living())
+        return SiloReport(
+            self.settings.cluster,
+            view.version,
+            self.me,
+            dict(sorted(kinds.items())),
+            len(self.book) + self.router.arrived_count,
+            self.moves.leaving_count,
+            self.moves.arriving_count,
+            members,
+        )
+
+    def _member(self, row: SiloRow) -> MemberReport:
+        load, info = self.loads.report_of(row.silo), row.info
+        return MemberReport(
+            info.name,
+            row.silo,
+            row.status.name.lower(),
+            load.activations if load is not None else None,
+            round(load.lag_s, 4) if load is not None else None,
+            info.app_version,
+            info.kinds,
+            info.meta,
+            info.gateway,
+        )
+
+    def _sample(self, telemetry: Telemetry) -> None:
+        view = self.membership.view
+        loads = (self.loads.report_of(row.silo) for row in view.active())
+        telemetry.sampled(
+            lag_s=self.loads.lag_s,
+            members=Counter(row.status for row in view.table.rows),
+            spread=spread_of(load.activations for load in loads if load is not None),
+            calls_open=len(self.book),
+            moves_out=self.moves.leaving_count,
+            moves_in=self.moves.arriving_count,
+        )
 
     # ------------------------------------------------------------------------------------------------------------- moves
 
@@ -346,6 +421,7 @@ class Runtime:
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             async with asyncio.timeout_at(deadline):
+                await self._stop_serving()
                 await self.membership.advance(SiloStatus.LEAVING)
                 self.gateway.go_away()
                 await self._move_everything()
@@ -356,6 +432,10 @@ class Runtime:
         except SiloError as error:
             log.warning("silo.drain_failed", why=str(error))
         await self._close(goodbye=True)
+
+    async def _stop_serving(self) -> None:
+        if self._management is not None:
+            await self._management.announce(serving=False)
 
     async def _move_everything(self) -> None:
         """Move what can be moved, deactivate the rest; what arrives or activates meanwhile as well."""
@@ -393,6 +473,7 @@ class Runtime:
         """Declared dead: give up everything at once, without writing."""
         self.catalog.abandon_all()
         self.book.fail_all(Closed(f"{self.name} was declared dead"))
+        await self._stop_serving()
         await self._close(goodbye=False)
 
     async def _close(self, *, goodbye: bool) -> None:

@@ -129,6 +129,9 @@ async def _live(modules: Sequence[ModuleType], settings: SiloSettings, request: 
             await asyncio.wait({stopped, asked}, return_when=asyncio.FIRST_COMPLETED)
             if not request.is_made:
                 stopped.result()
+                if silo.drained_by_admin:
+                    log.info("silo.ended", reason="an administrator drained it")
+                    return 0
                 log.error("silo.ended", reason="it stopped although nobody told it to; see the events before this one")
                 return 1
             log.info("silo.stopping", because=request.because)

@@ -50,11 +50,13 @@ class Sweeper:
             await self._work.wait()
             self._work.clear()
             for dead in sorted(self._due):
-                if self.is_elected(self._membership.view, dead) and not await self._sweep(dead):
-                    asyncio.get_running_loop().call_later(SWEEP_RETRY_S, self._work.set)
-                else:
+                if not self.is_elected(self._membership.view, dead):
+                    continue  # with the next view it may be, should the elected one die before it has swept
+                if await self._sweep(dead):
                     self._swept.add(dead)
                     self._due.discard(dead)
+                else:
+                    asyncio.get_running_loop().call_later(SWEEP_RETRY_S, self._work.set)
 
     async def _sweep(self, dead: SiloAddress) -> bool:
         removed = 0

@@ -24,6 +24,7 @@ from silo.directory.errors import (
     OutcomeUnknown,
     Overloaded,
     SerializationError,
+    SiloError,
     SiloFenced,
 )
 from silo.directory.membership import TurnRight
@@ -150,14 +151,15 @@ class Activation:
                 return
             case Admission.FULL:
                 what = f"{self.id} has {self.turns.waiting_count} calls waiting, as many as it may"
+                if self._premises.telemetry is not None:
+                    self._premises.telemetry.rejected("queue_calls_max")
                 call.on_answer(call, Answer.failed(Overloaded(what, "queue_calls_max")))
                 return
-        if call.is_one_way:
-            call.on_answer(call, Answer(Outcome.VALUE, entry=self.newer_entry(call)))
 
     def cancel(self, call: Call) -> bool:
         """The caller no longer waits. True if the call had not started, and now never will."""
         if self.turns.discard(call):
+            self._start_all(self.turns.startable())  # it may have stood before readers that can join the running ones
             return True
         call.cancelled = True
         if call.task is not None:
@@ -197,8 +199,11 @@ class Activation:
         except SiloFenced:
             answer = None  # declared dead: whoever waits hears it from the membership
         except asyncio.CancelledError:
-            if not call.cancelled:
+            if call.cancelled:
+                return
+            if not call.interrupted:
                 raise
+            answer = Answer.failed(OutcomeUnknown(f"{self.id}.{call.method} was interrupted, since the grain had to move"))
         finally:
             call.task = None
             self._ended(call, answer, started)
@@ -208,6 +213,8 @@ class Activation:
             return Answer.failed(NotExecuted("its caller has gone"))
         if call.deadline is not None and now >= call.deadline:
             return Answer.failed(CallExpired(f"{self.id}.{call.method}: the deadline passed while the call was queued"))
+        if call.interrupted:
+            return Answer.failed(NotExecuted(f"{self.id}.{call.method} was not begun, since the grain had to move"))
         return None
 
     async def _run(self, call: Call) -> Answer:
@@ -227,11 +234,8 @@ class Activation:
                 with telemetry.turn(self, call):
                     value = await call.spec.function(self.instance, *args, **kwargs)
         except asyncio.CancelledError as error:
-            if call.cancelled:
+            if call.cancelled or call.interrupted:
                 raise
-            if call.interrupted:
-                what = f"{self.id}.{call.method} was interrupted, since the grain had to move"
-                return Answer.failed(OutcomeUnknown(what))
             return Answer(Outcome.APPLICATION_ERROR, error=error, entry=self.newer_entry(call))
         except Exception as error:  # noqa: BLE001 - the grain's own exception, whichever, is its caller's to see
             return Answer(Outcome.APPLICATION_ERROR, error=seen_from_outside(error), entry=self.newer_entry(call))
@@ -246,25 +250,29 @@ class Activation:
         now = self.last_used = asyncio.get_running_loop().time()
         telemetry = self._premises.telemetry
         if telemetry is not None and answer is not None:
-            telemetry.turn_ended(self, call, answer, started, now)
-        if answer is not None:
-            if call.is_one_way and answer.error is not None:
-                log.warning("call.one_way_failed", grain=str(self.id), method=call.method, exc_info=answer.error)
-            call.on_answer(call, answer)
-        self._start_all(self.turns.end(call))
+            telemetry.turn_ended(call, answer, started, now)
+        try:
+            if answer is not None:
+                if call.is_one_way and answer.error is not None:
+                    log.warning("call.one_way_failed", grain=str(self.id), method=call.method, exc_info=answer.error)
+                call.on_answer(call, answer)
+        finally:
+            self._start_all(self.turns.end(call))
         if self.turns.running_count == 0:
-            if self._drained is not None and not self._drained.done():
-                self._drained.set_result(None)
+            self._wake_drained()
             if self.wants_deactivation and self.state is State.OPEN:
                 self._premises.begin_deactivation(self)
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
     def open(self) -> None:
-        """Start turns, those that waited first."""
+        """Start turns, those that waited first. One that is gone stays so."""
+        if self.state is State.GONE:
+            return
         self.state = State.OPEN
         self.last_used = asyncio.get_running_loop().time()
         self._wake_opened()
+        self._wake_drained()
         self._start_all(self.turns.release())
         if self.wants_deactivation and self.turns.running_count == 0:
             self._premises.begin_deactivation(self)
@@ -274,13 +282,20 @@ class Activation:
         self.state = State.DRAINING
         self.turns.hold()
 
-    async def drained(self) -> None:
-        """Wait until no turn runs. Only useful while held."""
-        while self.turns.running_count:
+    async def drained(self) -> bool:
+        """Wait, while it is held, until no turn runs. False if it was opened again, or has gone, before that."""
+        while self.state is State.DRAINING and self.turns.running_count:
             if self._drained is None or self._drained.done():
                 self._drained = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._drained)
+        if self.state is not State.DRAINING:
+            return False
         self.state = State.CLOSED
+        return True
+
+    def _wake_drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
     def _wake_opened(self) -> None:
         if self._opened is not None and not self._opened.done():
@@ -315,6 +330,7 @@ class Activation:
         self.state = State.GONE
         self.turns.hold()
         self._wake_opened()
+        self._wake_drained()
         return self.turns.take_waiting()
 
     def check_alive(self) -> None:
@@ -336,6 +352,8 @@ class Activation:
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
+            if task.cancelled():  # not whoever waits for the hook was cancelled, but something that the hook waited for
+                raise SiloError(f"a lifecycle hook of {self.id} ended with CancelledError") from None
             task.cancel()
             await asyncio.wait([task])
             raise
@@ -354,6 +372,8 @@ class Activation:
         """From here on, in this context, code acts for this activation."""
         current_turn.set(TurnContext(self, call, deadline))
         current_activation.set(self)
+        if call is None and self._premises.telemetry is not None:
+            self._premises.telemetry.enter_hook(self)
 
     # ------------------------------------------------------------------------- what the grain may ask (GrainContext)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 
@@ -13,7 +13,7 @@ from silo.activation.activation import Activation, Premises, State, activation_f
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.contract import Registration
-from silo.directory.errors import DirectoryUnavailable, NotExecuted, SiloFenced
+from silo.directory.errors import Closed, DirectoryUnavailable, GrainMoved, NotExecuted, SiloFenced
 from silo.directory.registrar import Registrar
 from silo.instances import build_instance
 from silo.kinds import GrainKind, KindRegistry
@@ -65,6 +65,8 @@ class Catalog:
         self._rng = rng
         self._limits = limits
         self._activations: dict[GrainId, Activation] = {}
+        self._frozen: dict[str, tuple[int, Callable[[Entry], None]]] = {}
+        """By activation id: those that have moved on and may yet be given back: under which epoch, and who is to be told of that."""
         self._removal: asyncio.Future[None] | None = None
         self._tasks = Tasks("catalog")
 
@@ -98,36 +100,66 @@ class Catalog:
 
     # -------------------------------------------------------------------------------------------------------- beginnings
 
-    def activate(self, grain: GrainId, kind: GrainKind, expected: Entry | None) -> Activation:
+    def activate(self, grain: GrainId, kind: GrainKind, expected: Entry | None, trace: str = "") -> Activation:
         """Begin to activate a grain that is not here. Calls may be admitted at once; they wait.
 
         Args:
             expected: the entry to replace: of a dead silo, or left over here; None where there is none.
+            trace: the traceparent of the call that wants it.
         """
         activation = self.adopt(grain, kind, self.new_activation_id())
-        self._tasks.spawn(self._start(activation, expected), f"activate {grain}")
+        self._tasks.spawn(self._start(activation, expected, trace), f"activate {grain}")
         return activation
 
     def adopt(self, grain: GrainId, kind: GrainKind, activation_id: str) -> Activation:
         """A closed activation under a given id; whoever adopts it brings it to life or drops it."""
         assert grain not in self._activations
         activation = self._activations[grain] = Activation(grain, kind, activation_id, self.premises)
+        self._counted(grain, 1)
         return activation
+
+    def _counted(self, grain: GrainId, change: int) -> None:
+        if self.premises.telemetry is not None:
+            self.premises.telemetry.counted(grain, change)
+
+    def freeze(self, activation: Activation, entry: Entry, on_given_back: Callable[[Entry], None]) -> int:
+        """The grain serves elsewhere now, but may be given back: keep the instance, and send on what waits for it.
+
+        Args:
+            on_given_back: told of an entry that names this activation again, should one be found.
+        """
+        self._frozen[activation.activation_id] = (entry.epoch, on_given_back)
+        return self.reroute_all(activation, entry)
+
+    def is_given_back(self, entry: Entry) -> bool:
+        """Whether the entry names an activation that is frozen here. If so, it is on its way back to life."""
+        moved_under, on_given_back = self._frozen.get(entry.activation, (0, None))
+        if on_given_back is None or entry.epoch <= moved_under:  # a row that was read before the move names it, too
+            return False
+        on_given_back(entry)
+        return True
+
+    def let_go(self, activation: Activation) -> None:
+        """The grain will not be given back."""
+        self._frozen.pop(activation.activation_id, None)
+        activation.instance = None
 
     def readopt(self, activation: Activation) -> bool:
         """Take back an activation whose move was given back; False where the grain has another one here by now."""
+        self._frozen.pop(activation.activation_id, None)
         if self._activations.setdefault(activation.id, activation) is not activation:
             return False
+        self._counted(activation.id, 1)
         activation.revive()
         return True
 
-    async def _start(self, activation: Activation, expected: Entry | None) -> None:
+    async def _start(self, activation: Activation, expected: Entry | None, trace: str) -> None:
         telemetry = self.premises.telemetry
         try:
             if telemetry is None:
                 await self._register_and_open(activation, expected)
             else:
-                with telemetry.activation(activation):
+                with telemetry.activation(activation, trace):
                     await self._register_and_open(activation, expected)
         except SiloFenced:
             self.drop(activation)
@@ -158,7 +190,7 @@ class Catalog:
             )
             if entry is None:  # the expected row has gone: take the empty place
                 expected = None
-            elif entry.silo == self.me and entry.activation != activation.activation_id:
+            elif entry.silo == self.me and entry.activation != activation.activation_id and not self.is_given_back(entry):
                 expected = entry  # left over by an earlier activation here
             else:
                 return entry
@@ -168,15 +200,25 @@ class Catalog:
         """One compare-and-set.
 
         Args:
-            until_answered: whether to ask again for as long as the directory is away, since an earlier try may have been carried out.
+            until_answered: whether to ask again for as long as there is no answer, since an earlier try may have been carried out.
         """
+        if until_answered:
+            return await self._until_answered(lambda: self._registrar.register(registration))
+        return await self._registrar.register(registration)
+
+    async def look_up(self, grain: GrainId) -> Entry | None:
+        """Who holds the grain's entry, asked for as long as there is no answer."""
+        return await self._until_answered(lambda: self._registrar.lookup(grain))
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[Entry | None]]) -> Entry | None:
         pause = RETRY_FIRST_S
         while True:
             try:
-                return await self._registrar.register(registration)
-            except DirectoryUnavailable:
-                if not until_answered:
-                    raise
+                return await ask()
+            except Closed:
+                raise  # this silo ends
+            except NotExecuted as error:  # the directory is away, or too busy, or has a row that this release cannot read
+                log.debug("directory.asked_again", why=str(error))
             await asyncio.sleep(pause * (0.5 + self._rng.random()))
             pause = min(pause * 2, RETRY_LAST_S)
 
@@ -228,6 +270,7 @@ class Catalog:
     def _remove(self, activation: Activation) -> list[Call]:
         if self._activations.get(activation.id) is activation:
             del self._activations[activation.id]
+            self._counted(activation.id, -1)
             if self._removal is not None and not self._removal.done():
                 self._removal.set_result(None)
         return activation.abandon()
@@ -252,13 +295,22 @@ class Catalog:
             self._tasks.spawn(self._deactivate(activation, reason), f"deactivate {activation.id}")
 
     async def deactivate(self, activation: Activation, reason: DeactivationReason) -> None:
-        """Let the running turns finish, run `on_deactivate`, give the entry up, and send on what waits."""
+        """Let the running turns finish, run `on_deactivate`, give the entry up, and send on what waits.
+
+        One that is still starting, or coming back from a move, is let come to itself first.
+        """
+        try:
+            await activation.opened()
+        except GrainMoved:
+            return
         if activation.state is State.OPEN and activation.move is None:
             activation.hold()
             await self._deactivate(activation, reason)
 
     async def _deactivate(self, activation: Activation, reason: DeactivationReason) -> None:
-        await activation.drained()
+        began = asyncio.get_running_loop().time()
+        if not await activation.drained():
+            return  # it has been given up already
         error = await self.run_on_deactivate(activation, reason)
         if error is not None:
             log.warning("deactivation.hook_failed", grain=str(activation.id), reason=reason, exc_info=error)
@@ -266,6 +318,9 @@ class Catalog:
             await self.unregister(activation.entry)
             self._cache.forget(activation.entry)
         self.reroute_all(activation)
+        if self.premises.telemetry is not None:
+            took_s = asyncio.get_running_loop().time() - began
+            self.premises.telemetry.deactivated(activation.id, reason, took_s, error is not None)
 
     async def run_on_deactivate(self, activation: Activation, reason: DeactivationReason) -> Exception | None:
         """Run the hook; answers with what it raised, since nothing is undone for that."""
@@ -282,6 +337,7 @@ class Catalog:
     def abandon_all(self) -> list[Activation]:
         """Declared dead: give up every activation at once, without hooks and without writing anything."""
         everything = list(self._activations.values())
+        self._frozen.clear()
         for activation in everything:
             self._remove(activation)
         return everything

@@ -79,6 +79,10 @@ class TurnQueue(Generic[T]):
         return len(self._running)
 
     @property
+    def waiting(self) -> tuple[T, ...]:
+        return tuple(self._waiting or ())
+
+    @property
     def waiting_count(self) -> int:
         return len(self._waiting) if self._waiting else 0
 
@@ -89,7 +93,7 @@ class TurnQueue(Generic[T]):
             forced: it was admitted elsewhere already, so the bound does not refuse it.
         """
         if self._running and any(call in self._running for _, call in turn.path):
-            if not self.reentrant:
+            if not self.reentrant and not self._fits(turn):
                 return Admission.CYCLE
             self._running[turn.id] = turn
             return Admission.START
@@ -144,7 +148,9 @@ class TurnQueue(Generic[T]):
             yield turn
 
     def _fits(self, turn: T) -> bool:
+        """Whether it may run beside what runs: what always interleaves neither waits nor makes others wait."""
         running = self._running
         if not running or turn.always_interleave or self.reentrant is True:
             return True
-        return turn.read_only and all(other.read_only for other in running.values())
+        read_only = turn.read_only
+        return all(other.always_interleave or (read_only and other.read_only) for other in running.values())

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from silo.directory.errors import CallExpired, NotExecuted, Overloaded, SiloUnavailable
+from silo.directory.errors import CallExpired, NotExecuted, Overloaded, SiloError, SiloUnavailable
 from silo.routing.call import Answer, Call, ValueCodec, resolve
 from silo.routing.lanes import Lanes
 from silo.wire.frames import Reply, Request
@@ -130,10 +130,11 @@ class CallBook:
                 yield call
 
     def _overdue(self, call: Call) -> None:
-        error = call.overdue()
         call.timer = None
         if self._recall(call) and call.target is not None:
-            error = CallExpired(f"{call.grain}.{call.method}: the deadline passed before the call was started")
+            error: SiloError = CallExpired(f"{call.grain}.{call.method}: the deadline passed before the call was started")
+        else:
+            error = call.overdue()
         call.cancelled = True
         call.on_answer(call, Answer.failed(error))
 

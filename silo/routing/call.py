@@ -267,8 +267,10 @@ class Call:
     def overdue(self) -> SiloError:
         """The error for a call whose deadline has passed, by what is known of it."""
         if self.target is None:
-            if self.obstacle is not None:
+            if isinstance(self.obstacle, NotExecuted):
                 return self.obstacle
+            if self.obstacle is not None:
+                return CallExpired(f"{self.grain}.{self.method}: the call could not be sent in time: {self.obstacle}")
             return CallExpired(f"{self.grain}.{self.method}: the deadline passed before the call could be sent")
         waiting = " <- ".join((f"{self.grain}.{self.method}", *(f"{grain}" for grain, _ in reversed(self.path))))
         return CallTimeout(f"{self.grain}.{self.method}: no answer from {self.target} within the deadline; waiting: {waiting}")

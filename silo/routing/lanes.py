@@ -24,8 +24,8 @@ class Lane:
         self.target = target
         self.out: set[int] = set()
         self.held: list[Call] = []
-        self.writing = 0
-        """How many of them are large and still being written, piece by piece."""
+        self.writing: set[int] = set()
+        """Which of them are large and still being written, piece by piece."""
 
 
 class Lanes:
@@ -74,37 +74,37 @@ class Lanes:
         lane = cast("Lane | None", call.lane)
         if lane is None:
             return
-        call.lane = None
-        lane.out.discard(call.id)
-        if not lane.out:
+        was_written = self._leave(lane, call)
+        if not lane.out or not was_written:
             self._open(lane)
 
     def again(self, call: Call) -> None:
         """The call came back unexecuted: send it again, before those that were made after it."""
         lane = cast("Lane | None", call.lane)
-        call.lane = None
         if lane is not None:
-            lane.out.discard(call.id)
+            was_written = self._leave(lane, call)
             if lane.held:
                 self._insert(lane, call)
-                if not lane.out:
+                if not lane.out or not was_written:
                     self._open(lane)
                 return
             self._close(lane)
         self._reroute(call)
 
     def block(self, call: Call) -> Callable[[], None]:
-        """The call is large: later ones wait until it is written. Returns what says that it is."""
-        key = (call.caller, call.grain)
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = Lane(key, call.target or "")
-        lane.writing += 1
+        """The call, which is out, is large: later ones wait until it is written. Returns what says that it is.
+
+        They wait no longer once it has left its lane, for it may be answered or given up before it is written.
+        """
+        lane = cast("Lane", call.lane)
+        call_id = call.id
+        lane.writing.add(call_id)
 
         def written() -> None:
-            lane.writing -= 1
-            if not lane.writing:
-                self._open(lane)
+            if call_id in lane.writing:
+                lane.writing.discard(call_id)
+                if not lane.writing:
+                    self._open(lane)
 
         return written
 
@@ -113,6 +113,16 @@ class Lanes:
         lane = self._lanes.get((call.caller, call.grain))
         if lane is not None and call in lane.held:
             lane.held.remove(call)
+
+    @staticmethod
+    def _leave(lane: Lane, call: Call) -> bool:
+        """Take the call off the lane; False if it was still being written."""
+        call.lane = None
+        lane.out.discard(call.id)
+        if call.id not in lane.writing:
+            return True
+        lane.writing.discard(call.id)
+        return False
 
     def _hold(self, lane: Lane, call: Call) -> None:
         if len(lane.held) >= self._held_max and call.tries == 0:

@@ -34,6 +34,7 @@ from silo.wire.frames import Admitted, Cancel, Flag, Forwarded, Frame, GoAway, O
 
 if TYPE_CHECKING:
     from silo.messaging.links import Links
+    from silo.telemetry import Telemetry
 
 from silo.logs import get_logger
 
@@ -91,6 +92,7 @@ class Router:
         limits: RoutingLimits,
         book: CallBook,
         rng: random.Random,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.me = me
         self.book = book
@@ -104,6 +106,7 @@ class Router:
         self._control = control
         self._limits = limits
         self._rng = rng
+        self._telemetry = telemetry
         self._resolving: dict[GrainId, list[Call]] = {}
         self._placing: dict[GrainId, Destination] = {}
         """Where this silo has just sent a grain to be activated, until the first answer says more."""
@@ -203,9 +206,12 @@ class Router:
             epoch=entry.epoch if entry is not None else 0,
             expected=expected,
         )
+        if call.origin is not None:  # should it not be written, the frame is all that is left of the call
+            request.left_s = call.left_s(asyncio.get_running_loop().time())
         link = self._links.to(silo)
         call.target = link.peer.name
-        on_written = self.book.lanes.block(call) if len(request.payload) >= self.book.large_bytes else None
+        is_large = len(request.payload) >= self.book.large_bytes and call.lane is not None
+        on_written = self.book.lanes.block(call) if is_large else None
         try:
             link.send(request, deadline=call.deadline, on_written=on_written, force=call.origin is not None or call.tries > 0)
         except SiloError:
@@ -220,6 +226,8 @@ class Router:
         if call.hops > self._limits.hops_max:
             raise TooManyHops(f"{call.grain}: forwarded {self._limits.hops_max} times; its silo keeps changing")
         self._arrived.pop((call.origin, call.id), None)
+        if self._telemetry is not None:
+            self._telemetry.forwarded()
         if entry is not None and call.origin is not None and call.origin != silo:
             self._tell(call.origin, Forwarded(call.id, entry))
 
@@ -244,10 +252,10 @@ class Router:
         failure: SiloError | None = None
         destination: Destination | None = None
         try:
-            while destination is None and failure is None and any(not call.answered for call in waiting):
+            while destination is None and failure is None and (open_calls := self._still_wanted(waiting)):
                 self._view_changed.clear()
                 try:
-                    destination = await self._find(grain, waiting[0])
+                    destination = await self._find(grain, open_calls[0])
                 except (DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable) as obstacle:
                     for call in waiting:
                         call.obstacle = obstacle
@@ -260,6 +268,7 @@ class Router:
             failure = NotExecuted(f"{grain} could not be located: {type(error).__name__}: {error}")
         finally:
             del self._resolving[grain]
+        waiting.sort(key=lambda call: call.id)  # one that had been held back may have joined after one made later
         for call in waiting:
             if call.answered or call.cancelled:
                 continue
@@ -267,6 +276,14 @@ class Router:
                 call.on_answer(call, Answer.failed(failure or NotExecuted("nobody waited any more")))
             else:
                 self._depart(call, destination)
+
+    @staticmethod
+    def _still_wanted(waiting: list[Call]) -> list[Call]:
+        """Those that somebody still waits for, ordinary calls first: they may activate the grain, control calls may not."""
+        now = asyncio.get_running_loop().time()
+        wanted = [call for call in waiting if not call.answered and (call.deadline is None or now < call.deadline)]
+        wanted.sort(key=lambda call: call.is_control)
+        return wanted
 
     async def _pause(self, pause_s: float) -> None:
         """Wait for the pause, or for a change of the view, whichever comes first."""
@@ -288,6 +305,8 @@ class Router:
             return Destination(place_on=self.me)
         if entry is None:
             return self._placed(grain, call, None)
+        if self._catalog.is_given_back(entry):
+            raise GrainUnplaceable(f"{grain} is on its way back to {self.me}, where its move began")
         if entry.silo != self.me:
             view = self._membership.view
             if not view.is_alive(entry.silo):
@@ -315,11 +334,14 @@ class Router:
             if kind is None:
                 call.on_answer(call, Answer.failed(kind_unknown(call.grain, self.me)))
                 return
-            activation = self._catalog.activate(call.grain, kind, destination.expected)
+            activation = self._catalog.activate(call.grain, kind, destination.expected, call.trace)
         if activation is not None:
             self._here(call, activation)
         elif destination.entry is None and destination.place_on is None:
-            self._control.on_control(call, None)
+            if call.is_control:
+                self._control.on_control(call, None)
+            else:
+                self.route(call)  # it joined while only control calls waited, for which nothing is placed
         else:
             if destination.entry is None and call.origin is None:
                 self._placing[call.grain] = destination
@@ -373,7 +395,10 @@ class Router:
             return
         call.hops = hops
         call.target = HERE
-        activation.admit(call, forced=True)
+        if call.is_control:
+            self._control.on_control(call, activation)
+        else:
+            activation.admit(call, forced=True)
         self.book.lanes.leave(call)
 
     def _place_here(self, call: Call, expected: Entry | None) -> None:
@@ -384,7 +409,7 @@ class Router:
         elif row is None or row.status is not SiloStatus.ACTIVE:
             call.on_answer(call, Answer(Outcome.MOVED))
         else:
-            self._here(call, self._catalog.activate(call.grain, kind, expected))
+            self._here(call, self._catalog.activate(call.grain, kind, expected, call.trace))
 
     def _reply(self, call: Call, answer: Answer) -> None:
         """Send the answer of another silo's call straight to that silo."""
@@ -450,6 +475,8 @@ class Router:
             call.on_answer(call, Answer.failed(give_up))
             return
         call.target = None
+        if self._telemetry is not None:
+            self._telemetry.retried()
         self.book.lanes.again(call)
 
     # ------------------------------------------------------------------------------------------------------------ losses

@@ -128,7 +128,9 @@ class ProcessCluster:
     def running(self) -> list[SiloProcess]:
         return [silo for silo in self._silos.values() if silo.is_running]
 
-    async def start(self, name: str, *, listen: str = "127.0.0.1:0", settings: Mapping[str, object] | None = None) -> SiloProcess:
+    async def start(
+        self, name: str, *, listen: str = "127.0.0.1:0", settings: Mapping[str, object] | None = None
+    ) -> SiloProcess:
         """Start a silo and wait until it serves; a name may be used again once its process has ended.
 
         Raises:

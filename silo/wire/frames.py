@@ -151,6 +151,8 @@ class OfferAnswer(msgspec.Struct, array_like=True, tag=11):
     move: int
     entry: Entry | None = None
     refused: str = ""
+    lost: bool = False
+    """It did send its compare-and-set, and lost: the source must ask the directory whether the entry is still its own."""
 
 
 class Opened(msgspec.Struct, array_like=True, tag=12):

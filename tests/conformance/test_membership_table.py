@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -61,6 +62,11 @@ def ask(table: MembershipTable, request: TableRequest) -> TableAnswer:
     return table.ask(request, TIMEOUT_S)
 
 
+def raw(url: str) -> Any:
+    """A client for what the table does not do; typed loosely, as redis-py's own types are."""
+    return cast("Any", redis.Redis).from_url(url)
+
+
 def row(answer: TableAnswer, silo: SiloAddress) -> SiloRow:
     return next(row for row in answer.table.rows if row.silo == silo)
 
@@ -83,7 +89,9 @@ def test_a_join_adds_a_joining_row_that_has_seen_its_own_version(table: Membersh
     assert [(row.silo, row.joined) for row in second.table.rows] == [(A, 1), (B, 2)]
 
 
-def test_a_join_that_is_there_already_is_stale_so_that_no_lease_counts_from_its_repetition(table: MembershipTable) -> None:
+def test_a_join_that_is_there_already_is_stale_so_that_no_lease_counts_from_its_repetition(
+    table: MembershipTable,
+) -> None:
     first = ask(table, Join(A, INFO))
     again = ask(table, Join(A, INFO))
     assert (again.status, again.table) == (STALE, first.table)
@@ -166,7 +174,7 @@ def test_a_burial_needs_no_facts_and_may_be_repeated(table: MembershipTable) -> 
 
 
 def test_dead_rows_beyond_the_limit_stay_until_every_living_silo_has_seen_them(table: MembershipTable) -> None:
-    ask(table, Join(A, INFO))
+    answer = ask(table, Join(A, INFO))
     for n in range(DEAD_ROWS_KEPT + 3):
         silo = SiloAddress("10.0.1.1:7000", n)
         ask(table, Join(silo, INFO))
@@ -196,16 +204,19 @@ def test_the_two_tables_answer_alike(requests: list[TableRequest], redis_url: st
     client = open_sync(redis_url, TIMEOUT_S)
     client.delete(members_key("twins"))
     client.close()
-    memory, on_redis = MemoryMembershipTable(), RedisMembershipTable(lambda t: open_sync(redis_url, t), "twins")
+    memory, on_redis = MemoryMembershipTable(), redis_table(redis_url, "twins")
+    twins: tuple[MembershipTable, MembershipTable] = (memory, on_redis)
     try:
         runs = ask(memory, Read()).table.run, ask(on_redis, Read()).table.run
         for request in requests:
             answers: list[TableAnswer] = []
-            for table, run in zip((memory, on_redis), runs, strict=True):
+            for table, run in zip(twins, runs, strict=True):
                 asked = msgspec.structs.replace(request, run=run) if isinstance(request, Verdict) else request
                 answer = ask(table, asked)
                 assert answer.table.run == run
-                answers.append(msgspec.structs.replace(answer, table=Table("", answer.table.version, answer.table.rows)))
+                answers.append(
+                    msgspec.structs.replace(answer, table=Table("", answer.table.version, answer.table.rows))
+                )
             assert answers[0] == answers[1], request
     finally:
         on_redis.close()
@@ -233,7 +244,7 @@ def redis_table(url: str, cluster: str) -> RedisMembershipTable:
 
 
 def test_a_restart_that_keeps_the_rows_has_another_run_and_leaps_ahead(cluster_name: str, redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url) as client:
+    with raw(redis_url) as client:
         table = redis_table(redis_url, cluster_name)
         seen = ask(table, Join(A, INFO))
         client.hset(members_key(cluster_name), "run", "the-run-before")
@@ -244,7 +255,7 @@ def test_a_restart_that_keeps_the_rows_has_another_run_and_leaps_ahead(cluster_n
 
 
 def test_each_new_version_is_published_and_renewals_are_not(cluster_name: str, redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url) as client, client.pubsub() as pubsub:
+    with raw(redis_url) as client, client.pubsub() as pubsub:
         pubsub.subscribe(views_channel(cluster_name))
         assert pubsub.get_message(timeout=TIMEOUT_S) is not None
         table = redis_table(redis_url, cluster_name)
@@ -266,7 +277,7 @@ def test_clusters_on_one_server_do_not_see_each_other(cluster_name: str, redis_u
 
 
 def test_a_row_of_an_unknown_format_is_left_alone_and_named(cluster_name: str, redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url) as client:
+    with raw(redis_url) as client:
         table = redis_table(redis_url, cluster_name)
         ask(table, Join(A, INFO))
         client.hset(members_key(cluster_name), str(B), b"2 of another kind")
@@ -278,7 +289,7 @@ def test_a_row_of_an_unknown_format_is_left_alone_and_named(cluster_name: str, r
 
 
 def test_a_lost_script_or_connection_is_made_good(cluster_name: str, own_redis_server: EmbeddedServer) -> None:
-    with redis.Redis.from_url(own_redis_server.url) as client:
+    with raw(own_redis_server.url) as client:
         table = redis_table(own_redis_server.url, cluster_name)
         ask(table, Join(A, INFO))
         client.script_flush()
@@ -292,7 +303,7 @@ def test_a_lost_script_or_connection_is_made_good(cluster_name: str, own_redis_s
 def test_S106_a_store_that_stands_still_fails_the_request_within_its_timeout(
     cluster_name: str, own_redis_server: EmbeddedServer
 ) -> None:
-    with redis.Redis.from_url(own_redis_server.url) as client:
+    with raw(own_redis_server.url) as client:
         table = redis_table(own_redis_server.url, cluster_name)
         table.ask(Join(A, INFO), 0.1)
         client.execute_command("CLIENT", "PAUSE", "600", "ALL")
@@ -303,7 +314,7 @@ def test_S106_a_store_that_stands_still_fails_the_request_within_its_timeout(
 
 
 def test_rights_that_are_missing_are_named_at_once(cluster_name: str, own_redis_server: EmbeddedServer) -> None:
-    with redis.Redis.from_url(own_redis_server.url) as client:
+    with raw(own_redis_server.url) as client:
         client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-info")
         url = own_redis_server.url.replace("redis://", "redis://poor:pw@")
         table = redis_table(url, cluster_name)

@@ -1,1 +1,1 @@
-"""Whole clusters in one process under virtual time, with seeded load and faults: `python -m tests.simulation --seeds 200`."""
+"""Whole clusters in one process under virtual time, seeded: `python -m tests.simulation --seeds 200`."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import multiprocessing
 import os
 import sys
 import time
 from collections import Counter as Tally
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-import structlog
-
 from tests.simulation.profiles import PROFILES
-from tests.simulation.scenario import Result, run_seed
+from tests.simulation.runs import run_one
+from tests.simulation.scenario import Result
 
 VIOLATIONS_SHOWN = 10
 
@@ -25,7 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run what the command line asks for; 0 if every promise was kept."""
     options = _parse(arguments)
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of text must repeat as well
-        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+        command = [sys.executable, "-m", "tests.simulation", *(sys.argv[1:] if arguments is None else arguments)]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
     started = time.monotonic()
     results: list[Result] = []
     for result in _run(options):
@@ -51,41 +51,26 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run them in")
     parser.add_argument("--repeat", action="store_true", help="run each seed twice and compare the traces")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    parser.add_argument("--verbose", action="store_true", help="a line for each seed; with one job, the runtime's log too")
+    parser.add_argument(
+        "--verbose", action="store_true", help="a line for each seed; with one job, the runtime's log too"
+    )
     return parser.parse_args(arguments)
 
 
 def _run(options: argparse.Namespace) -> Iterator[Result]:
     seeds = range(options.first, options.first + options.seeds)
-    one = partial(_one, profile=options.profile, repeat=options.repeat, logs=options.verbose and options.jobs == 1)
+    one = partial(run_one, profile=options.profile, repeat=options.repeat, logs=options.verbose and options.jobs == 1)
     if options.jobs == 1:
         yield from map(one, seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        yield from pool.imap(one, seeds)
-
-
-def _one(seed: int, *, profile: str | None, repeat: bool, logs: bool) -> Result:
-    if not logs:
-        quiet()
-    chosen = next((each for each in PROFILES if each.name == profile), None)
-    result = run_seed(seed, chosen)
-    if repeat:
-        again = run_seed(seed, chosen)
-        if (again.trace, again.steps) != (result.trace, result.steps):
-            result.failure = result.failure or f"the seed did not repeat: {result.steps} and {again.steps} steps"
-    return result
-
-
-def quiet() -> None:
-    """Say nothing of what the runtime logs: faults are what is played."""
-    logging.disable(logging.CRITICAL)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(one, seeds)
 
 
 def _line(result: Result) -> str:
     outcomes = " ".join(f"{name}={count}" for name, count in result.outcomes.items())
-    return f"seed {result.seed} ({result.profile}): {result.virtual_s:.0f} s, {result.steps} steps, {result.moves} moves, {outcomes}"
+    size = f"{result.virtual_s:.0f} s, {result.steps} steps, {result.moves} moves"
+    return f"seed {result.seed} ({result.profile}): {size}, {outcomes}"
 
 
 def _tell(result: Result) -> None:

@@ -1,8 +1,7 @@
-"""A cluster of simulated processes: silos and clients that stand on the network, the store and the clocks of one seed."""
+"""A cluster of simulated processes: silos and clients on the network, the store and the clocks of one seed."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from silo.surroundings import Surroundings
 from silo.testing.network import MemoryNetwork
 from silo.testing.nodes import Node, NodeClock, NodeState
 from silo.testing.virtual_time import VirtualTimeLoop
-
 from tests.simulation.grains import GRAINS, Stage
 from tests.simulation.stores import DistantDirectory, Store, TableWay
 from tests.support.history import Placed
@@ -183,9 +181,7 @@ class SimulatedCluster:
 
     def placed_rows(self) -> list[Placed]:
         """What the directory says."""
-        return [
-            Placed(str(entry.grain), str(entry.silo), entry.activation, entry.epoch) for entry in self.rows.all()
-        ]
+        return [Placed(str(entry.grain), str(entry.silo), entry.activation, entry.epoch) for entry in self.rows.all()]
 
     def placed_activations(self) -> list[Placed]:
         """What lives in the catalogs."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,6 @@ from silo.grain import Grain, grain, read_only, soft_state
 from silo.grain_context import current_activation
 from silo.migration.lifecycle import ActivationReason, DeactivationReason
 from silo.reference import with_timeout
-
 from tests.support.witness import Ended, ListWitness, What
 
 
@@ -40,7 +39,7 @@ _stages: list[Stage] = []
 
 
 @contextmanager
-def staged(stage: Stage) -> Iterator[Stage]:
+def staged(stage: Stage) -> Generator[Stage, None, None]:
     """Let the grains of this process tell their story to this stage."""
     _stages.append(stage)
     try:
@@ -86,7 +85,7 @@ async def witnessed(
         outcome, because = Ended.NOT_EXECUTED, repr(error)
     except OutcomeUnknown as error:
         outcome, because = Ended.OUTCOME_UNKNOWN, repr(error)
-    except Exception as error:  # noqa: BLE001 # whatever it is, it is how the call ended
+    except Exception as error:  # whatever it is, it is how the call ended
         outcome, because = Ended.APPLICATION_ERROR, repr(error)
     finally:
         stage.witness(What.CALL_ENDED, call=call, caller=caller, outcome=outcome, value=value, because=because)
@@ -121,7 +120,7 @@ class WitnessedGrain(Grain):
         )
 
     @contextmanager
-    def _turn(self, call: str, *, interleaves: bool = False) -> Iterator[None]:
+    def _turn(self, call: str, *, interleaves: bool = False) -> Generator[None, None, None]:
         name, value = str(self.id), None
         self._witness(
             What.TURN_STARTED,

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 
 from silo.client import Client
 from silo.reference import with_timeout
-
 from tests.simulation.grains import Counter, Relay, witnessed
 
 WORKERS = 3
@@ -42,7 +41,9 @@ class Caller:
     async def _worker(self, until: float) -> None:
         loop, rng = asyncio.get_running_loop(), self._rng
         while loop.time() < until:
-            await rng.choice((self._burst, self._burst, self._slow, self._read, self._relay, self._move, self._give_up))()
+            await rng.choice(
+                (self._burst, self._burst, self._slow, self._read, self._relay, self._move, self._give_up)
+            )()
             await asyncio.sleep(rng.expovariate(4.0))
 
     async def touch(self, key: str, deadline_s: float) -> int | None:
@@ -71,9 +72,7 @@ class Caller:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._rng.randint(1, 3)):
                 group.create_task(
-                    self._call(
-                        lambda call: counter.read(call, takes_s), f"counter/{key}", deadline_s, interleaves=True
-                    )
+                    self._call(lambda call: counter.read(call, takes_s), f"counter/{key}", deadline_s, interleaves=True)
                 )
 
     async def _relay(self) -> None:
@@ -102,6 +101,4 @@ class Caller:
     async def _call(
         self, send: Callable[[str], Awaitable[int]], target: str, deadline_s: float, *, interleaves: bool = False
     ) -> int | None:
-        return await witnessed(
-            send, caller=self._name, target=target, deadline_s=deadline_s, interleaves=interleaves
-        )
+        return await witnessed(send, caller=self._name, target=target, deadline_s=deadline_s, interleaves=interleaves)

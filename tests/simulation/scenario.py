@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import traceback
 from collections import Counter as Tally
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from typing import Any
 from silo.directory.errors import SiloError
 from silo.testing.nodes import Node, NodeKilled
 from silo.testing.virtual_time import SimulationFailure, VirtualTimeLoop, describe_task
-
 from tests.simulation.cluster import ClientProcess, Process, SimulatedCluster
 from tests.simulation.grains import Counter, Relay, Stage, staged
 from tests.simulation.load import Caller
@@ -69,6 +69,8 @@ def run_seed(seed: int, profile: Profile | None = None) -> Result:
                 loop.run_until_complete(scenario.play())
             except SimulationFailure as error:
                 result.failure = f"{type(error).__name__}: {error}"
+            except Exception:  # whatever ends the run is what this seed shows
+                result.failure = traceback.format_exc()
             result.trace, result.steps, result.virtual_s = loop.trace, loop.steps, loop.time() - started
             _judge(result, stage)
     finally:
@@ -185,9 +187,7 @@ class Scenario:
         """Ask a client or a silo to move grains, to a silo of ours or wherever placement says."""
         rng, cluster = self._rng, self._cluster
         to = rng.choice((None, *(process.name for process in self._serving())))
-        names = [
-            (rng.choice((Counter, Counter, Relay)), str(rng.randrange(self._keys))) for _ in range(count)
-        ]
+        names = [(rng.choice((Counter, Counter, Relay)), str(rng.randrange(self._keys))) for _ in range(count)]
         client, silo = rng.choice(list(cluster.clients.values())), self._pick_silo()
         if silo is None or rng.random() < 0.5:
             grains = [client.client.grain(kind, key) for kind, key in names]

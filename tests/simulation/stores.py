@@ -1,7 +1,7 @@
 """The way from simulated silos to their directory and membership table: it takes time, is cut, and loses answers.
 
-The store is a node of the network by the name of `redis`. What was sent to it takes effect there though its sender be frozen
-or dead by then, or may have given up: as with a real server.
+The store is a node of the network by the name of `redis`. What was sent to it takes effect there even if its sender is
+frozen or dead by then, or has given up: as with a real server.
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ class DistantDirectory:
 
     async def open(self) -> None:
         """Memory will do."""
+
+    async def open(self) -> None:
+        await self._ask(lambda: None)
 
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         return await self._ask(lambda: [self._rows.look_up(grain) for grain in grains])

@@ -1,8 +1,8 @@
 """Many lease cores around one membership table in virtual time, with everything that can go wrong between them.
 
-Times are seconds. Every silo has a clock of its own that starts anywhere and runs up to 4 % fast or slow. Requests and answers
-are lost, delayed and repeated; silos are paused, crash, join and say goodbye; the store goes away, stands still, or fails over and
-loses renewals. `violation` is set as soon as a silo may start a turn that the table calls dead.
+Times are seconds. Every silo has a clock of its own that starts anywhere and runs up to 4 % fast or slow. Requests and
+answers are lost, delayed and repeated; silos are paused, crash, join and say goodbye; the store goes away, stands
+still, or fails over and loses renewals. `violation` is set once a silo that the table calls dead may start a turn.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import MembershipUnavailable, SiloError
@@ -129,7 +130,7 @@ class World:
         node.state = "gone"
         for other in self.nodes:
             if node.address in other.watching:
-                self._send(lambda other=other: self.happen(other, ProcessEnded(node.address)))
+                self._send(partial(self.happen, other, ProcessEnded(node.address)))
 
     def pause(self, node: Node) -> None:
         if node.state == "up":
@@ -197,7 +198,7 @@ class World:
                     node.watching.add(silo)
                     gone = any(other.address == silo and other.state == "gone" for other in self.nodes)
                     if gone:
-                        self._send(lambda silo=silo: self.happen(node, ProcessEnded(silo)))
+                        self._send(partial(self.happen, node, ProcessEnded(silo)))
                 case _:
                     pass
         self._set_timer(node, now)
@@ -239,7 +240,7 @@ class World:
         if self._hints and self.store == "up":
             for node in self.nodes:
                 if not node.deaf and self.rng.random() >= self.wild:
-                    self._send(lambda node=node: self.happen(node, Hinted(version)))
+                    self._send(partial(self.happen, node, Hinted(version)))
 
     def _send(self, deliver: Callable[[], None]) -> None:
         if self.rng.random() < self.wild:
@@ -258,7 +259,9 @@ class World:
             if node.address in dead:
                 if holds:
                     left = (node.deadline - self.clock(node)) / node.rate
-                    self.violation = f"at {self.now:.3f} {node.address} is dead and may start turns for {left:.3f} s more"
+                    self.violation = (
+                        f"at {self.now:.3f} {node.address} is dead and may start turns for {left:.3f} s more"
+                    )
                 self.fenced.pop(node.address, None)
             elif holds:
                 if node.address in self.fenced:

@@ -176,7 +176,7 @@ def test_a_failover_that_lost_a_renewal_ends_all_silence_since_the_run_is_anothe
 
 
 def joined_twice(table: MemoryMembershipTable) -> World:
-    """The answers to a join are lost; it is sent again when its row has stood still for long, and then nothing more arrives."""
+    """The answers to a join are lost; it is sent again when its row has stood still for long, and then all is lost."""
     world = World(1, drift=0.0, hints=False, table=table)
     world.add()
     world.run_for(2)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 import redis
@@ -17,7 +17,17 @@ from silo.directory.addresses import SiloAddress
 from silo.directory.errors import Closed, InvalidSettings, MembershipUnavailable, SiloFenced
 from silo.directory.lease import LeaseSettings
 from silo.directory.lease_thread import ThreadedMembership
-from silo.directory.membership import Bury, Join, Membership, Renew, SiloInfo, SiloStatus, TableAnswer, TableRequest, View
+from silo.directory.membership import (
+    Bury,
+    Join,
+    Membership,
+    Renew,
+    SiloInfo,
+    SiloStatus,
+    TableAnswer,
+    TableRequest,
+    View,
+)
 from silo.directory.memory_membership import MemoryMembershipTable
 from silo.directory.process_identity import process_identity
 from silo.directory.redis_connection import open_sync
@@ -48,12 +58,24 @@ def threaded(url: str, cluster: str, **options: object) -> ThreadedMembership:
     return ThreadedMembership(table, settings=SETTINGS, hints=hints, **options)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - passed on
 
 
+def raw(url: str) -> Any:
+    """A client for what the table does not do; typed loosely, as redis-py's own types are."""
+    return cast("Any", redis.Redis).from_url(url)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Look again and again, within bounds: for facts of which nothing tells."""
+    async with asyncio.timeout(WITHIN_S):
+        while not condition():  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+
+
 def silo(number: int) -> tuple[SiloAddress, SiloInfo]:
     return SiloAddress(f"127.0.0.1:{7000 + number}", 1), SiloInfo(name=f"silo-{number}")
 
 
 @asynccontextmanager
-async def open_silos(*memberships: ThreadedMembership) -> AsyncIterator[None]:
+async def open_silos(*memberships: ThreadedMembership) -> AsyncGenerator[None]:
     try:
         for number, membership in enumerate(memberships):
             await membership.join(*silo(number))
@@ -134,7 +156,11 @@ async def test_the_lease_outlives_turns_that_hold_the_event_loop(redis_url: str,
 async def test_S027_a_process_that_was_frozen_is_fenced_at_once_and_learns_that_it_is_dead() -> None:
     clock, running = MovableClock(), threading.Event()
     running.set()
-    table = MemoryMembershipTable(before=lambda _: None if running.wait(WITHIN_S) else None)
+
+    def while_running(_: TableRequest) -> None:
+        running.wait(WITHIN_S)
+
+    table = MemoryMembershipTable(before=while_running)
     one = ThreadedMembership(table, settings=SETTINGS, clock=clock)
     async with open_silos(one):
         running.clear()
@@ -156,12 +182,11 @@ async def test_S106_while_the_store_stands_still_the_right_ends_and_it_returns_w
     url = own_redis_server.url
     one, two = threaded(url, cluster_name), threaded(url, cluster_name)
     async with open_silos(one, two):
-        with redis.Redis.from_url(url) as client:
+        with raw(url) as client:
             client.execute_command("CLIENT", "PAUSE", "2000", "ALL")
         with pytest.raises(MembershipUnavailable):
             await one.refresh()
-        while one.right.is_held():
-            await asyncio.sleep(0.01)
+        await until(lambda: not one.right.is_held())
         await within(one.right.held())
         await within(two.right.held())
         view = await one.refresh()
@@ -174,24 +199,19 @@ async def test_S105_a_change_is_seen_in_time_while_the_subscription_is_dead(
     url = own_redis_server.url
     one = threaded(url, cluster_name)
     async with open_silos(one):
-        with redis.Redis.from_url(url) as client:
+        with raw(url) as client:
 
-            async def subscribed() -> None:
-                while client.pubsub_numsub(views_channel(cluster_name))[0][1] != 1:
-                    await asyncio.sleep(0.02)
+            def subscriptions() -> int:
+                return int(client.pubsub_numsub(views_channel(cluster_name))[0][1])
 
-            await within(subscribed())
+            await until(lambda: subscriptions() == 1)
             client.client_kill_filter(_type="pubsub")
             two = threaded(url, cluster_name)
             await two.join(*silo(1))
             await seen(one, lambda view: view.is_alive(silo(1)[0]))
             await two.close()
 
-            async def both_subscribed() -> None:
-                while client.pubsub_numsub(views_channel(cluster_name))[0][1] < 1:
-                    await asyncio.sleep(0.02)
-
-            await within(both_subscribed())
+            await until(lambda: subscriptions() == 1)
 
 
 async def test_R118_a_silo_that_stops_renewing_is_declared_dead_in_time(redis_url: str, cluster_name: str) -> None:
@@ -228,18 +248,18 @@ asyncio.run(main())
 async def test_a_neighbour_that_is_killed_is_known_dead_at_once(redis_url: str, cluster_name: str) -> None:
     one = threaded(redis_url, cluster_name)
     address = SiloAddress("127.0.0.1:7999", 1)
-    with subprocess.Popen([sys.executable, "-c", JOINS, redis_url, cluster_name]) as other:
-        try:
-            await one.join(silo(0)[0], SiloInfo(name="one", process=process_identity()))
-            await seen(one, lambda view: view.is_alive(address))
-            await one.refresh()
-            started = time.monotonic()
-            other.kill()
-            await seen(one, lambda view: view.is_dead(address))
-            assert time.monotonic() - started < 0.5
-        finally:
-            other.kill()
-            await one.close()
+    other = await asyncio.create_subprocess_exec(sys.executable, "-c", JOINS, redis_url, cluster_name)
+    try:
+        await one.join(silo(0)[0], SiloInfo(name="one", process=process_identity()))
+        await seen(one, lambda view: view.is_alive(address))
+        await one.refresh()
+        started = time.monotonic()
+        other.kill()
+        await seen(one, lambda view: view.is_dead(address))
+        assert time.monotonic() - started < 0.5
+    finally:
+        await other.wait()
+        await one.close()
 
 
 async def test_nothing_is_left_after_a_close(redis_url: str, cluster_name: str) -> None:
@@ -251,7 +271,7 @@ async def test_nothing_is_left_after_a_close(redis_url: str, cluster_name: str) 
     assert not one.right.is_held()
     with pytest.raises(Closed):
         await one.refresh()
-    with redis.Redis.from_url(redis_url) as client:
+    with raw(redis_url) as client:
         assert client.pubsub_numsub(views_channel(cluster_name))[0][1] == 0
 
 
@@ -300,11 +320,9 @@ async def test_S028_a_lease_that_fails_is_as_fatal_as_death() -> None:
 async def test_a_loop_that_never_comes_back_loses_its_lease() -> None:
     table = MemoryMembershipTable()
     stuck = threading.Event()
-    one = ThreadedMembership(
-        table, settings=SETTINGS, loop_stuck_after_s=1.5, on_loop_stuck=lambda _: stuck.set()
-    )
+    one = ThreadedMembership(table, settings=SETTINGS, loop_stuck_after_s=1.5, on_loop_stuck=lambda _: stuck.set())
     async with open_silos(one):
-        assert stuck.wait(WITHIN_S), "this blocks the event loop"  # noqa: ASYNC251 - on purpose
+        assert stuck.wait(WITHIN_S), "this blocks the event loop"
         with pytest.raises(RuntimeError, match="stuck"):
             await within(one.declared_dead())
         assert not one.right.is_held()
@@ -323,7 +341,7 @@ async def test_a_renewal_never_waits_behind_other_requests() -> None:
 async def test_a_row_that_was_deleted_ends_that_silo_alone(redis_url: str, cluster_name: str) -> None:
     one, two = threaded(redis_url, cluster_name), threaded(redis_url, cluster_name)
     async with open_silos(one, two):
-        with redis.Redis.from_url(redis_url) as client:
+        with raw(redis_url) as client:
             client.hdel(members_key(cluster_name), str(silo(0)[0]))
         await within(one.declared_dead())
         assert not one.right.is_held()

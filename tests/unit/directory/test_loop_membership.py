@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -155,12 +155,10 @@ def test_a_proof_by_the_operating_system_is_believed_at_once() -> None:
 def test_what_is_asked_of_a_closed_membership_is_refused() -> None:
     async def main() -> None:
         one = await joined(MemoryMembershipTable(), 1)
-        waiting: Awaitable[None] = asyncio.ensure_future(one.declared_dead())
         await one.close()
         with pytest.raises(Closed):
             await one.refresh()
         assert not one.right.is_held()
-        waiting.cancel()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - a future
 
     run(main, seed=7)
 

@@ -1,0 +1,109 @@
+"""`python -m benchmarks`: measures the rows, prints them, and with --check holds them to the bars."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from benchmarks import rows_calls, rows_floors, rows_lifecycle
+from benchmarks.bars import BARS
+from benchmarks.harness import Row, Rows, judge, measure
+from benchmarks.report import TABLE_WIDTH, as_json, print_table
+from benchmarks.stage import Stage
+from silo.application import run_on
+
+ROUNDS, SECONDS = 5, 0.4
+QUICK_ROUNDS, QUICK_SECONDS = 2, 0.1
+
+
+def all_rows() -> Rows:
+    rows = Rows()
+    for module in (rows_floors, rows_calls, rows_lifecycle):
+        module.add_rows(rows)
+    return rows
+
+
+async def run(arguments: argparse.Namespace, rows: list[Row]) -> int:
+    rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
+    seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
+    processes = sorted({process for row in rows for process in row.processes})
+    with _progress() as show:
+        show("start the processes")
+        async with Stage(processes) as stage:
+            measured = await measure(rows, stage, rounds=rounds, seconds=seconds, progress=show)
+    judgements = judge(BARS, measured, arguments.slack)
+    if arguments.json:
+        print(json.dumps(as_json(measured, judgements, rounds=rounds, seconds=seconds), indent=2))
+    else:
+        print_table(
+            Console(width=None if sys.stdout.isatty() else TABLE_WIDTH),
+            measured,
+            judgements,
+            rounds=rounds,
+            seconds=seconds,
+        )
+    failed = [f"{one.row.name}: {one.error}" for one in measured.values() if one.error]
+    if arguments.check:
+        failed += [str(judgement) for judgement in judgements if not judgement.passes]
+    for failure in failed:
+        print(failure, file=sys.stderr)
+    return 1 if failed else 0
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal what is being done; drawn only when that changes, since drawing takes time from callers."""
+    console = Console(stderr=True)
+    with Progress(TextColumn("{task.description}"), console=console, auto_refresh=False, transient=True) as progress:
+        task = progress.add_task("")
+
+        def show(what: str) -> None:
+            progress.update(task, description=what, refresh=console.is_terminal)
+
+        yield show
+
+
+def parse(rows: Rows) -> tuple[argparse.Namespace, list[Row]]:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="ROW", help="rows whose name begins so, and their floors"
+    )
+    parser.add_argument("--list", action="store_true", help="name the rows, and measure nothing")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a row falls short of its bar")
+    parser.add_argument(
+        "--slack", type=float, default=1.0, metavar="X", help="with --check: X times worse still passes"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="short repetitions: does it run, and roughly as it should?"
+    )
+    parser.add_argument("--rounds", type=int, help=f"repetitions of each row ({ROUNDS})")
+    parser.add_argument("--seconds", type=float, help=f"length of a repetition ({SECONDS})")
+    arguments = parser.parse_args()
+    for name in ("rounds", "seconds", "slack"):
+        value = getattr(arguments, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name} must be above 0")
+    try:
+        return arguments, rows.chosen(arguments.only)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def main() -> int:
+    arguments, rows = parse(all_rows())
+    if arguments.list:
+        for row in rows:
+            print(f"{row.name:<16} {row.what} ({', '.join(row.processes)})")
+        return 0
+    return run_on(None, run(arguments, rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Floors: what a call costs at the very least, without any runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from functools import partial
+from typing import TypeVar
+
+from benchmarks.echo import NUMBER
+from benchmarks.harness import Prepare, Rows
+from benchmarks.meter import Work, looping
+from benchmarks.stage import BENCH, ECHO, Stage
+
+T = TypeVar("T")
+
+AWAIT = "floor.await"
+LOCK = "floor.lock"
+LOCK_64 = "floor.lock.64"
+GRAINS_OF_64 = 16
+
+
+def echo(in_flight: int) -> str:
+    return f"echo.{in_flight}"
+
+
+class Plain:
+    """An object with an async method: what a grain is without a runtime."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._lock = asyncio.Lock()
+
+    async def add(self, amount: int) -> int:
+        self.total += amount
+        return self.total
+
+    async def add_apart(self, amount: int) -> int:
+        """One at a time, with copies of the argument and the result, as the least that isolation takes."""
+        (own,) = _copied((amount,))
+        async with self._lock:
+            result = await self.add(own)
+        copy: int = _copied(result)
+        return copy
+
+
+def _copied(value: T) -> T:
+    copy: T = pickle.loads(pickle.dumps(value, 5))  # noqa: S301 - bytes of this very process
+    return copy
+
+
+async def _await(_stage: Stage) -> Work:
+    return looping([partial(Plain().add, 1)])
+
+
+async def _lock(_stage: Stage) -> Work:
+    return looping([partial(Plain().add_apart, 1)])
+
+
+async def _lock_64(_stage: Stage) -> Work:
+    plain = [Plain() for _ in range(GRAINS_OF_64)]
+    return looping([partial(plain[number % GRAINS_OF_64].add_apart, 1) for number in range(64)])
+
+
+def _echo(in_flight: int) -> Prepare:
+    async def prepare(stage: Stage) -> Work:
+        client = await stage.echo()
+        if await client.call(NUMBER.pack(41)) != NUMBER.pack(42):
+            raise RuntimeError("the echo does not answer what it should")
+        return looping([partial(client.call, NUMBER.pack(1))] * in_flight)
+
+    return prepare
+
+
+def add_rows(rows: Rows) -> None:
+    rows.add(AWAIT, "await of a plain object's method", [BENCH], _await)
+    rows.add(LOCK, "the same with asyncio.Lock and copies", [BENCH], _lock)
+    rows.add(LOCK_64, "the same, 64 callers of 16 objects", [BENCH], _lock_64)
+    for in_flight in (1, 64, 512):
+        rows.add(echo(in_flight), f"bare coalesced gRPC echo, {in_flight} in flight", [BENCH, ECHO], _echo(in_flight))

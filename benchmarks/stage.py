@@ -1,0 +1,168 @@
+"""The stage of a run: the processes that its rows need, and what in this process talks to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from benchmarks.echo import EchoClient
+from silo import Client, Silo, SiloSettings, with_hint
+from silo.embedded import EmbeddedServer
+from silo.testing.processes import ProcessCluster
+
+CLUSTER = "bench"
+GRAINS = "benchmarks.grains"
+BENCH = "bench"
+"""This process, and the silo that is embedded in it."""
+ECHO = "echo"
+REDIS = "redis"
+GATEWAY = "silo-1"
+FURTHER = "silo-2"
+"""Another silo than the client's gateway."""
+SILOS = (GATEWAY, FURTHER)
+ECHO_TIMEOUT_S = 30.0
+"""How long the echo server may take to start, or to end."""
+ROOT = Path(__file__).resolve().parents[1]
+
+G = TypeVar("G")
+
+
+class Stage:
+    """Used with `async with`: starts the processes that are named, and ends them.
+
+    Args:
+        processes: which of ECHO, REDIS and the silos; a silo brings REDIS along.
+    """
+
+    def __init__(self, processes: Sequence[str]) -> None:
+        self._wanted = frozenset(processes)
+        self._parts = contextlib.AsyncExitStack()
+        self._pids: dict[str, int] = {BENCH: os.getpid()}
+        self._server: EmbeddedServer | None = None
+        self._silo: Silo | None = None
+        self._client: Client | None = None
+        self._echo: EchoClient | None = None
+        self._echo_endpoint = ""
+
+    async def __aenter__(self) -> Self:
+        try:
+            async with asyncio.TaskGroup() as starting:
+                if ECHO in self._wanted:
+                    starting.create_task(self._start_echo())
+                if self._wanted - {BENCH, ECHO}:
+                    starting.create_task(self._start_cluster())
+        except BaseException:
+            await self._parts.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._parts.aclose()
+
+    async def _start_cluster(self) -> None:
+        self._server = server = await self._parts.enter_async_context(EmbeddedServer())
+        self._pids[REDIS] = server.pid
+        cluster = await self._parts.enter_async_context(
+            ProcessCluster(
+                [GRAINS],
+                redis=server.url,
+                cluster=CLUSTER,
+                settings={"telemetry.log_level": "warning"},
+                environment={"PYTHONPATH": _python_path()},
+            )
+        )
+        async with asyncio.TaskGroup() as starting:
+            for name in SILOS:
+                if name in self._wanted:
+                    starting.create_task(cluster.start(name, settings={"gateway": name == GATEWAY}))
+        self._pids.update((silo.name, silo.pid) for silo in cluster.running)
+
+    async def _start_echo(self) -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "benchmarks.echo",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": _python_path()},
+        )
+        self._parts.push_async_callback(_end, process)
+        assert process.stdout is not None
+        async with asyncio.timeout(ECHO_TIMEOUT_S):
+            line = await process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the echo server ended with {await process.wait()} before it was ready")
+        self._echo_endpoint = f"127.0.0.1:{int(line)}"
+        self._pids[ECHO] = process.pid
+
+    @property
+    def all_pids(self) -> tuple[int, ...]:
+        return tuple(self._pids.values())
+
+    def pids(self, processes: Sequence[str]) -> tuple[int, ...]:
+        return tuple(self._pids[name] for name in processes)
+
+    async def echo(self) -> EchoClient:
+        if self._echo is None:
+            self._echo = await self._parts.enter_async_context(EchoClient(self._echo_endpoint))
+        return self._echo
+
+    async def silo(self) -> Silo:
+        """The silo in this process: no gateway, so that clients go through GATEWAY."""
+        if self._silo is None:
+            settings = SiloSettings(cluster=CLUSTER, redis=self._redis_url(), name=BENCH, gateway=False)
+            silo = Silo(*_kinds(), settings=settings)
+            await silo.start()
+            self._parts.push_async_callback(silo.kill)  # its grains need not move on
+            self._silo = silo
+        return self._silo
+
+    async def client(self) -> Client:
+        if self._client is None:
+            self._client = await self._parts.enter_async_context(Client.connect(self._redis_url(), cluster=CLUSTER))
+        return self._client
+
+    def _redis_url(self) -> str:
+        if self._server is None:
+            raise RuntimeError("a row that needs a cluster must name a silo or redis among its processes")
+        return self._server.url
+
+
+async def grains_on(host: Silo | Client, kind: type[G], name: str, count: int, silo: str) -> list[G]:
+    """References to grains that are active on the silo of that name; raises RuntimeError where one is elsewhere."""
+    grains = [with_hint(host.grain(kind, f"{name}-{number}"), silo) for number in range(count)]
+    answering: list[Any] = list(grains)
+    places = await asyncio.gather(*(each.where() for each in answering))
+    if set(places) != {silo}:
+        raise RuntimeError(f"grains for {silo} are on {', '.join(sorted(set(places)))}")
+    return grains
+
+
+def _kinds() -> tuple[type, ...]:
+    from benchmarks.grains import Counter, Parcel
+
+    return Counter, Parcel
+
+
+def _python_path() -> str:
+    """For processes that are started elsewhere than in the project's folder."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(ECHO_TIMEOUT_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

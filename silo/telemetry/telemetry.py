@@ -1,0 +1,251 @@
+"""What the runtime tells of its calls, activations and moves, and how that becomes spans and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import metrics, trace
+from opentelemetry.context import attach
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context
+
+from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.contract import GrainDirectory
+from silo.directory.errors import OutcomeUnknown, Overloaded
+from silo.directory.membership import SiloStatus
+from silo.telemetry.instruments import Instruments
+from silo.telemetry.moves import MoveRecord
+from silo.telemetry.observed_directory import ObservedDirectory
+from silo.telemetry.traces import parent_of, traceparent
+
+if TYPE_CHECKING:
+    from silo.activation.activation import Activation
+    from silo.routing.call import Answer, Call
+
+SCOPE = "silo"
+"""Who the spans and metrics come from, in the words of OpenTelemetry: the instrumentation scope."""
+HERE = "here"
+
+
+class Telemetry:
+    """Produces the spans and metrics of one silo or client.
+
+    Args:
+        tracer_provider, meter_provider: where they go; the application's own (global) providers where none are given.
+    """
+
+    def __init__(
+        self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+    ) -> None:
+        self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self._instruments = Instruments(metrics.get_meter(SCOPE, meter_provider=meter_provider))
+        self._silo: dict[str, str] = {}
+        self._hook_spans: dict[Activation, Span] = {}
+
+    def at(self, silo: SiloAddress, name: str) -> Telemetry:
+        """The same for one incarnation of a silo, whose address every span then bears."""
+        own = copy.copy(self)
+        own._silo = {"silo.address": str(silo), "silo.name": name}
+        own._hook_spans = {}
+        return own
+
+    # ------------------------------------------------------------------------------------------------------------ calls
+
+    async def called(self, call: Call, send: Callable[[Call], Awaitable[Any]]) -> Any:
+        """Send a call and wait for its end: the caller's span, whose context travels with the call."""
+        name = _name(call)
+        span = self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=self._attributes(call))
+        call.trace = traceparent(span)
+        began = asyncio.get_running_loop().time()
+        failure: BaseException | None = None
+        try:
+            return await send(call)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._ended(call, span, failure, asyncio.get_running_loop().time() - began)
+
+    def _ended(self, call: Call, span: Span, failure: BaseException | None, took_s: float) -> None:
+        instruments = self._instruments
+        labels = instruments.method(call.grain.kind, call.method)
+        labels["scope"] = "local" if call.target == HERE else "remote"
+        span.set_attribute("silo.scope", labels["scope"])
+        if failure is not None:
+            labels["error.type"] = instruments.error(type(failure).__name__)
+            span.set_attribute("error.type", type(failure).__name__)
+            span.set_status(Status(StatusCode.ERROR, f"{type(failure).__name__}: {failure}"))
+            if isinstance(failure, OutcomeUnknown):
+                instruments.unknown.add(1, {"reason": labels["error.type"]})
+            elif isinstance(failure, Overloaded):
+                instruments.rejected.add(1, {"reason": instruments.reason(failure.limit), "seen_by": "caller"})
+        instruments.call_duration.record(took_s, labels)
+        span.end()
+
+    @contextmanager
+    def turn(self, activation: Activation, call: Call) -> Generator[None]:
+        """The turn's own span; what the grain calls within it is its child."""
+        attributes = self._attributes(call)
+        attributes["silo.epoch"] = activation.epoch
+        with self._tracer.start_as_current_span(
+            _name(call), context=parent_of(call.trace), kind=SpanKind.SERVER, attributes=attributes
+        ):
+            yield
+
+    def turn_ended(self, call: Call, answer: Answer, started: float, now: float) -> None:
+        """A turn has ended, or was not begun after all."""
+        instruments = self._instruments
+        labels = instruments.method(call.grain.kind, call.method)
+        instruments.queue_duration.record(max(0.0, started - call.queued_at) if call.queued_at else 0.0, labels)
+        instruments.turn_duration.record(now - started, {**labels, "outcome": answer.outcome.name.lower()})
+
+    def rejected(self, limit: str) -> None:
+        """A call was refused here, since this limit was reached."""
+        self._instruments.rejected.add(1, {"reason": self._instruments.reason(limit), "seen_by": "silo"})
+
+    def forwarded(self) -> None:
+        """A call of another silo was sent on."""
+        self._instruments.forwarded.add(1)
+
+    def retried(self) -> None:
+        """A call of this process is sent again, since it did not run."""
+        self._instruments.retried.add(1)
+
+    # ------------------------------------------------------------------------------------------------------ activations
+
+    @contextmanager
+    def activation(self, activation: Activation, trace_parent: str) -> Generator[None]:
+        """An activation from its registration to its opening; a child of what the call that wanted it belongs to."""
+        kind = activation.id.kind
+        span = self._tracer.start_span(
+            f"activate {kind}", context=parent_of(trace_parent), attributes=self._grain(activation.id)
+        )
+        self._hook_spans[activation] = span
+        began = asyncio.get_running_loop().time()
+        result = "error"
+        try:
+            yield
+            result = "ok" if activation.entry is not None else "elsewhere"
+        except Exception as error:
+            span.record_exception(error)
+            span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+            raise
+        finally:
+            self._hook_spans.pop(activation, None)
+            labels = {"type": self._instruments.kind(kind), "result": result, "via": "call"}
+            self._instruments.activation_duration.record(asyncio.get_running_loop().time() - began, labels)
+            span.set_attributes({"silo.epoch": activation.epoch, "silo.activation.result": result})
+            span.end()
+
+    def enter_hook(self, activation: Activation) -> None:
+        """From here on, in this context, a hook of the grain runs: what it does belongs to what it runs for."""
+        span = self._hook_spans.get(activation)
+        if span is not None:
+            attach(set_span_in_context(span))
+
+    def counted(self, grain: GrainId, change: int) -> None:
+        """The silo has an activation of such a grain more, or one less."""
+        self._instruments.activations.add(change, {"type": self._instruments.kind(grain.kind)})
+
+    def deactivated(self, grain: GrainId, reason: str, took_s: float, failed: bool) -> None:
+        """A grain was deactivated."""
+        labels = {"type": self._instruments.kind(grain.kind), "via": reason, "result": "error" if failed else "ok"}
+        self._instruments.deactivation_duration.record(took_s, labels)
+
+    # ------------------------------------------------------------------------------------------------------------ moves
+
+    def leaving(self, activation: Activation, reason: str, target: str, trace_parent: str | None) -> MoveRecord:
+        """A move away from here begins.
+
+        Args:
+            trace_parent: what asked for it; None for whatever runs now.
+        """
+        attributes = {"silo.migration.reason": reason, "silo.migration.to": target}
+        self._instruments.moves_started.add(
+            1,
+            {
+                "reason": self._instruments.reason(reason),
+                "type": self._instruments.kind(activation.id.kind),
+            },
+        )
+        return self._move("migrate", activation, attributes, trace_parent)
+
+    def arriving(self, activation: Activation, reason: str, source: str, trace_parent: str) -> MoveRecord:
+        """A grain was offered to this silo: its side of the move continues the source's trace."""
+        attributes = {"silo.migration.reason": reason, "silo.migration.from": source}
+        return self._move("take in", activation, attributes, trace_parent)
+
+    def _move(
+        self, what: str, activation: Activation, attributes: dict[str, str], trace_parent: str | None
+    ) -> MoveRecord:
+        if self._silo:
+            attributes.setdefault("silo.migration.from", self._silo["silo.name"])
+            attributes.setdefault("silo.migration.to", self._silo["silo.name"])
+        span = self._tracer.start_span(
+            f"{what} {activation.id.kind}",
+            context=None if trace_parent is None else parent_of(trace_parent),
+            attributes={**self._grain(activation.id), **attributes},
+        )
+        return MoveRecord(self._tracer, self._instruments, span, activation, self._hook_spans)
+
+    def move_refused(self, grain: GrainId, reason: str) -> None:
+        """A move was refused before anything of it began."""
+        instruments = self._instruments
+        instruments.moves_failed.add(
+            1,
+            {
+                "reason": instruments.reason(reason),
+                "type": instruments.kind(grain.kind),
+                "stage": "before",
+                "status": "refused",
+            },
+        )
+
+    # --------------------------------------------------------------------------------------------- the silo as a whole
+
+    def observed(self, directory: GrainDirectory) -> GrainDirectory:
+        """The directory, reporting what it is asked and how long that takes."""
+        return ObservedDirectory(directory, self._instruments)
+
+    def sampled(
+        self,
+        *,
+        lag_s: float,
+        members: Mapping[SiloStatus, int],
+        spread: float,
+        calls_open: int,
+        moves_out: int,
+        moves_in: int,
+    ) -> None:
+        """What the silo measures of itself, once per load period."""
+        instruments = self._instruments
+        instruments.loop_lag.record(lag_s)
+        instruments.spread.set(spread)
+        instruments.calls_open.set(calls_open)
+        instruments.moves_in_flight.set(moves_out, {"direction": "out"})
+        instruments.moves_in_flight.set(moves_in, {"direction": "in"})
+        for status in SiloStatus:
+            instruments.members.set(members.get(status, 0), {"state": status.name.lower()})
+
+    # ------------------------------------------------------------------------------------------------------- attributes
+
+    def _attributes(self, call: Call) -> dict[str, str | int]:
+        return {
+            "rpc.system": "silo",
+            "rpc.service": call.grain.kind,
+            "rpc.method": call.method,
+            "silo.grain.key": call.grain.key,
+            **self._silo,
+        }
+
+    def _grain(self, grain: GrainId) -> dict[str, str]:
+        return {"silo.grain.kind": grain.kind, "silo.grain.key": grain.key, **self._silo}
+
+
+def _name(call: Call) -> str:
+    verb = f"{call.grain.kind}/{call.method}"
+    return f"control {verb}" if call.is_control else verb

@@ -1,0 +1,1 @@
+"""Small clusters in one process: what grains, moves and placement promise, on both stands."""

@@ -1,0 +1,42 @@
+"""One run of one seed as a worker process makes it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Generator
+
+import structlog
+
+from tests.simulation.profiles import PROFILES
+from tests.simulation.scenario import Result, run_seed
+
+
+def run_one(seed: int, *, profile: str | None, repeat: bool, logs: bool) -> Result:
+    """Run a seed, under its own profile or the one named; twice where the traces are to be compared."""
+    chosen = next((each for each in PROFILES if each.name == profile), None)
+    with contextlib.nullcontext() if logs else quiet():
+        result = run_seed(seed, chosen)
+        if repeat:
+            again = run_seed(seed, chosen)
+            if (again.trace, again.steps) != (result.trace, result.steps):
+                result.failure = result.failure or f"the seed did not repeat: {result.steps} and {again.steps} steps"
+    return result
+
+
+@contextlib.contextmanager
+def quiet() -> Generator[None, None, None]:
+    """Say nothing of what the runtime logs: faults are what is played."""
+    before = structlog.get_config()
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    structlog.configure(processors=[_drop])
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+        logging.disable(level)
+
+
+def _drop(_logger: object, _method: str, _event: object) -> str:
+    raise structlog.DropEvent

@@ -1,0 +1,461 @@
+"""The lease core, told as stories: what happened, and what it orders."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import msgspec
+import pytest
+
+from silo.directory.addresses import SiloAddress
+from silo.directory.errors import InvalidSettings, MembershipUnavailable, SiloFenced
+from silo.directory.lease import STALE_RENEWALS_MAX, LeaseCore, LeaseSettings, Observation, Phase
+from silo.directory.lease_events import (
+    AdoptView,
+    AdvanceAsked,
+    Answered,
+    AskTable,
+    Conclude,
+    Event,
+    Failed,
+    GoodbyeAsked,
+    Hinted,
+    HoldRight,
+    JoinAsked,
+    Order,
+    ProcessEnded,
+    ReadAsked,
+    ResignRight,
+    Ticked,
+    UnwatchProcess,
+    WatchProcess,
+)
+from silo.directory.membership import (
+    Advance,
+    Bury,
+    Join,
+    ProcessIdentity,
+    Read,
+    Renew,
+    SiloInfo,
+    SiloStatus,
+    TableAnswer,
+    TableRequest,
+    TableStatus,
+    Verdict,
+)
+from silo.directory.memory_membership import MemoryMembershipTable
+
+ME, OTHER, THIRD = (SiloAddress(f"10.0.0.{n}:7000", n) for n in (1, 2, 3))
+HERE = ProcessIdentity("machine", 1, 1)
+INFO = SiloInfo(name="me", process=HERE)
+LOST = MembershipUnavailable("lost")
+
+
+class OpenCore(LeaseCore):
+    """A core that shows what it thinks of the others."""
+
+    def since(self, silo: SiloAddress) -> float:
+        return self._observed[silo].since
+
+    def hear_of(self, silo: SiloAddress, at: float) -> None:
+        self._observed[silo] = Observation("run", 1, at)
+
+    def judges_at(self, silo: SiloAddress, now: float) -> float:
+        return self._judge_at(silo, now)
+
+
+class Story:
+    """One core beside one table; `now` is the core's clock."""
+
+    def __init__(self) -> None:
+        self.core = OpenCore(LeaseSettings())
+        self.table = MemoryMembershipTable()
+        self.now = 100.0
+
+    def on(self, event: Event) -> list[Order]:
+        return self.core.on(event, self.now)
+
+    def tick_at(self, now: float) -> list[Order]:
+        self.now = now
+        return self.on(Ticked())
+
+    def answer(self, request: TableRequest, *, sent_at: float | None = None, after_s: float = 0.01) -> list[Order]:
+        sent_at = self.now if sent_at is None else sent_at
+        answer = self.table.carry_out(request)
+        self.now += after_s
+        return self.on(Answered(request, sent_at, answer))
+
+    def join(self) -> list[Order]:
+        self.on(JoinAsked(1, ME, INFO))
+        return self.answer(Join(ME, INFO))
+
+    def renew(self) -> list[Order]:
+        request = asked(self.tick_at(self.core.wake_at(self.now)))[0]
+        return self.answer(request)
+
+    def renew_until(self, now: float) -> None:
+        while self.core.wake_at(self.now) < now:
+            for request in asked(self.tick_at(self.core.wake_at(self.now))):
+                self.answer(request, after_s=0.0)
+        self.now = now
+
+
+def asked(orders: list[Order]) -> list[TableRequest]:
+    return [order.request for order in orders if isinstance(order, AskTable)]
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+@pytest.fixture
+def member(story: Story) -> Story:
+    story.join()
+    story.renew()
+    return story
+
+
+# ---- joining
+
+
+def test_a_joiner_holds_the_right_from_when_its_join_was_sent(story: Story) -> None:
+    assert story.on(JoinAsked(1, ME, INFO)) == [AskTable(Join(ME, INFO))]
+    orders = story.answer(Join(ME, INFO), sent_at=100.5, after_s=0.7)
+    assert orders == [AdoptView(story.core.view), HoldRight(105.5), Conclude(1)]
+    assert (story.core.phase, story.core.deadline) == (Phase.MEMBER, 105.5)
+
+
+def test_a_join_whose_answer_was_lost_is_sent_again_and_then_renews_before_it_holds_anything(story: Story) -> None:
+    story.on(JoinAsked(1, ME, INFO))
+    story.table.carry_out(Join(ME, INFO))
+    story.now = 101.0
+    assert story.on(Failed(Join(ME, INFO), 100.0, LOST)) == []
+    assert asked(story.tick_at(story.core.wake_at(story.now))) == [Join(ME, INFO)]
+    orders = story.answer(Join(ME, INFO))
+    assert Conclude(1) in orders
+    assert not any(isinstance(order, HoldRight) for order in orders)
+    assert asked(orders) == [Renew(ME, seen=1, prev=1)]
+    assert HoldRight(story.now + 5.0) in story.answer(Renew(ME, seen=1, prev=1))
+
+
+def test_a_join_is_given_up_when_its_time_is_over(story: Story) -> None:
+    story.on(JoinAsked(1, ME, INFO))
+    story.now = 100.0 + story.core.settings.ask_within_s
+    assert story.on(Failed(Join(ME, INFO), 109.0, LOST)) == [Conclude(1, LOST)]
+
+
+def test_S119_a_join_that_can_never_succeed_is_given_up_at_once(story: Story) -> None:
+    story.on(JoinAsked(1, ME, INFO))
+    refused = InvalidSettings("wrong password")
+    assert story.on(Failed(Join(ME, INFO), 100.0, refused)) == [Conclude(1, refused)]
+
+
+def test_a_row_of_the_same_name_made_by_another_process_is_not_mine(story: Story) -> None:
+    story.table.carry_out(Join(ME, SiloInfo(name="somebody else")))
+    orders = story.join()
+    assert story.core.phase is Phase.DEAD
+    refused = next(order for order in orders if isinstance(order, Conclude))
+    assert isinstance(refused.error, SiloFenced)
+
+
+# ---- renewing
+
+
+def test_it_renews_every_fifth_of_the_lease(member: Story) -> None:
+    renewed_at = member.now - 0.01
+    assert member.core.wake_at(member.now) == pytest.approx(renewed_at + 1.0)
+    assert member.tick_at(renewed_at + 0.9) == [], "a tick that comes early changes nothing"
+    assert asked(member.tick_at(renewed_at + 1.0)) == [Renew(ME, seen=1, prev=2)]
+
+
+def test_one_renewal_is_on_its_way_at_a_time_and_a_fifth_later_the_next(member: Story) -> None:
+    start = member.core.wake_at(member.now)
+    assert asked(member.tick_at(start)) == [Renew(ME, seen=1, prev=2)]
+    assert member.tick_at(start + 0.5) == []
+    assert asked(member.tick_at(start + 1.0)) == [Renew(ME, seen=1, prev=2)]
+
+
+def test_the_lease_counts_from_when_the_renewal_was_sent_and_never_goes_back(member: Story) -> None:
+    deadline = member.core.deadline
+    late = Renew(ME, seen=1, prev=2)
+    member.now += 2.0
+    member.answer(late, sent_at=member.now - 1.5, after_s=0.0)
+    assert member.core.deadline == member.now - 1.5 + 5.0 > deadline
+    answer = TableAnswer(TableStatus.OK, member.table.table)
+    assert not any(isinstance(order, HoldRight) for order in member.on(Answered(late, member.now - 2.0, answer)))
+
+
+def test_a_stale_renewal_is_repaired_at_once_but_not_for_ever(member: Story) -> None:
+    member.tick_at(member.core.wake_at(member.now))
+    request: TableRequest = Renew(ME, seen=1, prev=2)
+    for _ in range(STALE_RENEWALS_MAX):
+        member.table.carry_out(Renew(ME, seen=1, prev=member.table.table.rows[0].seq))
+        orders = asked(member.answer(request))
+        assert orders == [Renew(ME, seen=1, prev=member.table.table.rows[0].seq)]
+        request = orders[0]
+    member.table.carry_out(Renew(ME, seen=1, prev=member.table.table.rows[0].seq))
+    assert asked(member.answer(request)) == [], "somebody else renews my row: no reason to hurry"
+    assert member.core.wake_at(member.now) > member.now
+
+
+def test_a_newer_version_is_adopted_and_declared_at_once(member: Story) -> None:
+    member.table.carry_out(Join(OTHER, INFO))
+    orders = member.renew()
+    assert AdoptView(member.core.view) in orders
+    assert asked(orders) == [Renew(ME, seen=2, prev=3)]
+    member.answer(Renew(ME, seen=2, prev=3))
+    assert member.table.table.rows[0].seen == 2
+
+
+def test_S032_an_old_table_that_arrives_late_is_nobodys_view(member: Story) -> None:
+    old = TableAnswer(TableStatus.OK, member.table.table)
+    member.table.carry_out(Join(OTHER, INFO))
+    member.renew()
+    assert member.on(Answered(Read(), member.now, old)) == []
+    assert member.core.view.version == 2
+
+
+def test_a_hint_is_followed_by_a_look_and_only_one(member: Story) -> None:
+    assert member.on(Hinted(1)) == []
+    orders = member.on(Hinted(7))
+    assert asked(orders) == [Renew(ME, seen=1, prev=2)]
+    assert asked(member.answer(Renew(ME, seen=1, prev=2))) == [], "a hint at a version that is not there"
+
+
+def test_a_hint_that_comes_during_a_renewal_is_followed_afterwards(member: Story) -> None:
+    member.tick_at(member.core.wake_at(member.now))
+    before = member.table.carry_out(Renew(ME, seen=1, prev=2))
+    member.table.carry_out(Join(OTHER, INFO))
+    assert member.on(Hinted(2)) == []
+    assert asked(member.on(Answered(Renew(ME, seen=1, prev=2), member.now, before))) == [Renew(ME, seen=1, prev=3)]
+
+
+# ---- the end
+
+
+def test_R350_a_silo_that_is_told_it_is_dead_gives_up_for_ever(member: Story) -> None:
+    member.table.carry_out(Bury(ME, "test"))
+    orders = member.renew()
+    assert orders[0] == ResignRight(dead=True, because="the table calls it dead")
+    assert (member.core.deadline, member.core.wake_at(member.now)) == (-math.inf, math.inf)
+    refused = member.on(AdvanceAsked(9, SiloStatus.LEAVING))[0]
+    assert isinstance(refused, Conclude)
+    assert isinstance(refused.error, SiloFenced)
+    assert member.on(GoodbyeAsked(10)) == [Conclude(10)]
+
+
+def test_S024_a_silo_whose_row_is_gone_gives_up(member: Story) -> None:
+    member.table.carry_out(Join(OTHER, INFO))
+    without_me = msgspec.structs.replace(member.table.table, rows=member.table.table.rows[1:])
+    orders = member.on(Answered(Read(), member.now, TableAnswer(TableStatus.OK, without_me)))
+    assert isinstance(orders[0], ResignRight)
+
+
+def test_a_row_that_was_removed_and_made_anew_is_not_mine(member: Story) -> None:
+    """A join that was delayed past the end of its own row brings a row back that has nothing to do with the lease."""
+    row = msgspec.structs.replace(member.table.table.rows[0], joined=9, seq=1, seen=9)
+    revived = msgspec.structs.replace(member.table.table, version=9, rows=(row,))
+    orders = member.on(Answered(Read(), member.now, TableAnswer(TableStatus.OK, revived)))
+    assert ResignRight(dead=True, because="another process took its row") in orders
+
+
+def test_at_a_goodbye_the_right_ends_before_the_request_leaves(member: Story) -> None:
+    assert member.on(GoodbyeAsked(5)) == [
+        ResignRight(dead=False, because="it said goodbye"),
+        AskTable(Bury(ME, "its own goodbye")),
+    ]
+    assert member.core.wake_at(member.now) == math.inf, "it renews no more"
+    orders = member.answer(Bury(ME, "its own goodbye"))
+    assert orders[-1] == Conclude(5)
+    assert not any(isinstance(order, ResignRight) for order in orders)
+
+
+def test_a_goodbye_whose_answer_was_lost_is_said_again(member: Story) -> None:
+    member.on(GoodbyeAsked(5))
+    member.on(Failed(Bury(ME, "its own goodbye"), member.now, LOST))
+    assert asked(member.tick_at(member.core.wake_at(member.now))) == [Bury(ME, "its own goodbye")]
+
+
+def test_a_goodbye_ends_a_join_that_is_still_asked_for(story: Story) -> None:
+    story.on(JoinAsked(1, ME, INFO))
+    orders = story.on(GoodbyeAsked(2))
+    assert isinstance(orders[1], Conclude)
+    assert orders[1].token == 1
+    assert asked(orders) == [Bury(ME, "its own goodbye")]
+    story.on(Failed(Join(ME, INFO), story.now, LOST))
+    assert Join(ME, INFO) not in asked(story.tick_at(story.now + 5)), "it would bring the row back"
+
+
+# ---- asking
+
+
+def test_reads_that_are_asked_for_during_a_read_share_the_next_one(member: Story) -> None:
+    assert asked(member.on(ReadAsked(11))) == [Read()]
+    assert member.on(ReadAsked(12)) == member.on(ReadAsked(13)) == []
+    assert member.answer(Read()) == [Conclude(11), AskTable(Read())]
+    assert member.answer(Read()) == [Conclude(12), Conclude(13)]
+
+
+def test_a_read_that_fails_is_not_repeated(member: Story) -> None:
+    member.on(ReadAsked(11))
+    assert member.on(Failed(Read(), member.now, LOST)) == [Conclude(11, LOST)]
+
+
+def test_an_advance_is_repeated_until_it_is_answered(member: Story) -> None:
+    advance = Advance(ME, SiloStatus.ACTIVE)
+    assert member.on(AdvanceAsked(7, SiloStatus.ACTIVE)) == [AskTable(advance)]
+    member.on(Failed(advance, member.now, LOST))
+    member.now += 1.0
+    assert advance in asked(member.on(Ticked()))
+    assert Conclude(7) in member.answer(advance)
+
+
+# ---- judging
+
+
+def other_joins(story: Story, silo: SiloAddress = OTHER, info: SiloInfo | None = None) -> None:
+    story.table.carry_out(Join(silo, info or SiloInfo(name=silo.endpoint)))
+    request: list[TableRequest] = asked(story.renew())
+    while request:
+        request = asked(story.answer(request[0]))
+
+
+def test_a_verdict_is_due_after_the_wait_and_bound_to_what_was_seen(member: Story) -> None:
+    other_joins(member)
+    seen_at = member.core.since(OTHER)
+    member.renew_until(seen_at + 5.5)
+    assert member.table.table.rows[1].dead is None
+    assert member.core.wake_at(member.now) == pytest.approx(seen_at + 5.5)
+    renewal = asked(member.tick_at(seen_at + 5.5))
+    assert isinstance(renewal[0], Renew), "first a fresh look"
+    assert asked(member.answer(renewal[0])) == [Verdict(OTHER, member.table.table.run, 2, 1)]
+    orders = member.answer(Verdict(OTHER, member.table.table.run, 2, 1))
+    assert AdoptView(member.core.view) in orders
+    assert member.core.view.is_dead(OTHER)
+
+
+def test_silence_counts_from_when_the_answer_was_received(member: Story) -> None:
+    member.table.carry_out(Join(OTHER, INFO))
+    request = asked(member.tick_at(member.core.wake_at(member.now)))[0]
+    member.answer(request, after_s=0.9)
+    assert member.core.since(OTHER) == member.now
+    assert member.core.silence_s(OTHER) == 0.0
+    assert member.core.silence_s(THIRD) == math.inf
+
+
+def test_a_renewal_a_failover_and_a_gap_each_end_the_silence(member: Story) -> None:
+    other_joins(member)
+
+    def since() -> float:
+        return member.core.since(OTHER)
+
+    before = since()
+    member.renew()
+    assert since() == before
+    member.table.carry_out(Renew(OTHER, seen=2, prev=1))
+    member.renew()
+    assert since() == member.now
+    member.table.fail_over()
+    member.renew()
+    assert since() == member.now
+    member.now += 2.6
+    member.tick_at(member.now)
+    member.answer(Renew(ME, seen=member.core.view.version, prev=member.table.table.rows[0].seq))
+    assert since() == member.now
+
+
+def test_a_refused_verdict_is_given_anew_on_the_facts_of_the_refusal(member: Story) -> None:
+    other_joins(member)
+    member.renew_until(member.core.since(OTHER) + 5.5)
+    verdict = asked(member.answer(asked(member.tick_at(member.core.wake_at(member.now)))[0]))[0]
+    assert isinstance(verdict, Verdict)
+    member.table.carry_out(Advance(ME, SiloStatus.ACTIVE))
+    orders = asked(member.answer(verdict))
+    assert Verdict(OTHER, verdict.run, verdict.version + 1, verdict.seq) in orders
+
+
+def test_of_two_judges_one_waits_a_beat_for_the_other_unless_that_one_is_silent_too() -> None:
+    extra: list[float] = []
+    for me, judge in ((ME, THIRD), (THIRD, ME)):
+        story = Story()
+        story.on(JoinAsked(1, me, INFO))
+        story.answer(Join(me, INFO))
+        other_joins(story)
+        other_joins(story, judge)
+        due = story.core.since(OTHER) + 5.5
+        story.core.hear_of(judge, due - 0.5)
+        extra.append(story.core.judges_at(OTHER, due) - due)
+        story.core.hear_of(judge, due - 5.5)
+        assert story.core.judges_at(OTHER, due) == due
+    assert sorted(extra) == pytest.approx([0.0, 1.0])
+
+
+# ---- proof
+
+
+def test_only_living_neighbours_on_this_machine_are_watched(member: Story) -> None:
+    near = ProcessIdentity("machine", 2, 2)
+    member.table.carry_out(Join(OTHER, SiloInfo(name="near", process=near)))
+    member.table.carry_out(Join(THIRD, SiloInfo(name="far", process=ProcessIdentity("elsewhere", 2, 2))))
+    orders = member.renew()
+    assert [order for order in orders if isinstance(order, WatchProcess)] == [WatchProcess(OTHER, near)]
+    member.answer(asked(orders)[0])
+    assert asked(member.on(ProcessEnded(OTHER))) == [Bury(OTHER, "its process ended")]
+    assert UnwatchProcess(OTHER) in member.answer(Bury(OTHER, "its process ended"))
+
+
+def test_a_proof_that_could_not_be_told_is_told_with_the_next_answer(member: Story) -> None:
+    other_joins(member)
+    member.on(ProcessEnded(OTHER))
+    member.on(Failed(Bury(OTHER, "its process ended"), member.now, LOST))
+    assert Bury(OTHER, "its process ended") in asked(member.renew())
+
+
+# ---- everything at any time
+
+
+def test_any_event_in_any_phase_is_borne() -> None:
+    answer = MemoryMembershipTable().carry_out(Join(ME, INFO))
+    events: list[Event] = [
+        JoinAsked(1, ME, INFO),
+        JoinAsked(2, OTHER, INFO),
+        AdvanceAsked(3, SiloStatus.ACTIVE),
+        ReadAsked(4),
+        GoodbyeAsked(5),
+        Ticked(),
+        Hinted(3),
+        ProcessEnded(OTHER),
+        *(
+            Answered(request, 1.0, TableAnswer(status, answer.table))
+            for request in (Join(ME, INFO), Renew(ME, 1, 1), Verdict(OTHER, "r", 1, 1), Bury(OTHER, ""), Read())
+            for status in TableStatus
+        ),
+        Failed(Join(ME, INFO), 1.0, LOST),
+        Failed(Renew(ME, 1, 1), 1.0, LOST),
+        Failed(Read(), 1.0, LOST),
+    ]
+    for first, second, third in itertools.product(events, repeat=3):
+        core = LeaseCore(LeaseSettings())
+        for event in (first, second, third):
+            core.on(event, 2.0)
+            core.wake_at(2.0)
+        holds = core.deadline > -math.inf
+        assert not holds or core.phase is Phase.MEMBER, (first, second, third)
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    for lease_s in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(InvalidSettings, match="lease_s"):
+            LeaseSettings(lease_s=lease_s)
+    for drift in (0.0, 1.0, -0.1):
+        with pytest.raises(InvalidSettings, match="drift"):
+            LeaseSettings(drift=drift)
+
+
+def test_R120_a_beat_is_shorter_than_eligibility_and_that_shorter_than_the_wait() -> None:
+    settings = LeaseSettings()
+    assert settings.renew_every_s < settings.eligible_within_s < settings.gap_s < settings.lease_s < settings.wait_s
+    assert (settings.renew_every_s, settings.eligible_within_s, settings.wait_s) == (1.0, 2.0, 5.5)
