@@ -114,7 +114,9 @@ class MembershipBoard:
                 _log.info("membership.member: %s (%s) is %s", row.silo, row.info.name, row.status.name.lower())
         for row in before.living():
             if not view.is_alive(row.silo):
-                _log.warning("membership.member_dead: %s (%s)", row.silo, row.info.name)
+                left = row.status is SiloStatus.LEAVING
+                level, event = (logging.INFO, "member_left") if left else (logging.WARNING, "member_dead")
+                _log.log(level, "membership.%s: %s (%s)", event, row.silo, row.info.name)
         mine = view.row(self.me) if self.me is not None else None
         if mine is None or mine.status is not SiloStatus.JOINING or before.row(mine.silo) is not None:
             return

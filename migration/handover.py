@@ -440,8 +440,11 @@ class Source:
         return [Fence(self.entry)]
 
     def _moved(self, entry: Entry) -> list[Order]:
-        self.phase = SourcePhase.MOVED
-        return [Forward(entry)]
+        if not self.target_dead:
+            self.phase = SourcePhase.MOVED
+            return [Forward(entry)]
+        self.phase = SourcePhase.PARTING
+        return [Forward(entry), Look()]
 
     def _judged(self, entry: Entry | None) -> list[Order]:
         if self._is_own(entry):
@@ -452,10 +455,7 @@ class Source:
         if entry is None or entry.activation != self.successor:
             gone = f"the entry is held by {entry}" if entry else "the directory has no row for it"
             return self._done(Discard(entry, gone), Finish(MoveStatus.LOST, f"{gone}; {self.why}"))
-        orders = self._moved(entry)
-        if self.target_dead:
-            orders += self._done(Release(), Finish(MoveStatus.MOVED, self.why))
-        return orders
+        return self._moved(entry)
 
     def _is_own(self, entry: Entry | None) -> TypeGuard[Entry]:
         """Whether the entry is the source's again; the one that was offered says nothing of what came after it."""

@@ -389,12 +389,11 @@ class Client:
     # ------------------------------------------------------------------------------------------------------------- calls
 
     def _route(self, call: Call) -> None:
-        candidates = self._candidates
-        if not candidates:
+        if not self._candidates:
             call.obstacle = self._no_gateway()
             self._waiting.append(call)
             return
-        link = candidates[zlib.crc32(call.grain.key.encode()) % len(candidates)] if len(candidates) > 1 else candidates[0]
+        link = self._gateway_for(call)
         try:
             if not self._book.lanes.enter(call, link.peer.name, tracked=True):
                 call.payload(self._codec)
@@ -411,6 +410,17 @@ class Client:
         except SiloError as error:
             call.target = None
             call.on_answer(call, Answer.failed(error))
+
+    def _gateway_for(self, call: Call) -> Link:
+        """The key's gateway; but as long as earlier calls of the lane are out, theirs: by another one it would have to wait for them."""
+        candidates = self._candidates
+        if len(candidates) == 1:
+            return candidates[0]
+        road = self._book.lanes.road_of(call)
+        link = self._links.get(road) if road is not None else None
+        if link is not None and link in candidates:
+            return link
+        return candidates[zlib.crc32(call.grain.key.encode()) % len(candidates)]
 
     def _recall(self, call: Call) -> bool:
         if call.target is None:

@@ -15,7 +15,7 @@ from silo.activation.catalog import Catalog, CollectionLimits
 from silo.caller import Caller, CallIds
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
-from silo.directory.errors import Closed, MembershipUnavailable, SiloError
+from silo.directory.errors import Closed, HandshakeRefused, MembershipUnavailable, SiloError, SiloFenced
 from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, View
 from silo.directory.registrar import Registrar
 from silo.gateway import Gateway
@@ -23,7 +23,7 @@ from silo.kinds import KindRegistry
 from silo.loads import Loads
 from silo.logs import get_logger
 from silo.management_values import MemberReport, SiloReport, spread_of
-from silo.messaging.greeting import Credentials, Identity
+from silo.messaging.greeting import Credentials, Identity, RefusalCode
 from silo.messaging.link import Link
 from silo.messaging.links import Links
 from silo.messaging.permissions import Role
@@ -55,6 +55,10 @@ LINKS_GRACE_S = 1.0
 """How long a leaving silo's last frames may take to be acknowledged."""
 LISTENER_GRACE_S = 0.5
 """How long streams that are still open may take to end."""
+MEET_TIMEOUT_S = 0.5
+"""How long a silo waits, before it serves, for a member to greet it."""
+STRANGERS = (RefusalCode.TOKEN, RefusalCode.CLUSTER, RefusalCode.PROTOCOL)
+"""Refusals that no other member would take back."""
 SETTLE_S = 5.0
 """How long a leaving silo waits for its peers to confirm that they send it nothing more."""
 
@@ -82,7 +86,10 @@ class Runtime:
         self._credentials = Credentials(token.get_secret_value()) if token is not None else None
         self.begin_drain = begin_drain
         self._tasks = Tasks("silo")
+        self._behind = asyncio.Event()
         self._subscriptions: list[Callable[[], None]] = []
+        self._met = asyncio.Event()
+        """Set whenever a link has been greeted or has ended."""
         self.bound = ""
 
     # ------------------------------------------------------------------------------------------------------------- start
@@ -114,13 +121,33 @@ class Runtime:
             self._accepting.set_result(self.links)
             self._subscriptions.append(self.membership.subscribe(self._on_view))
             self._on_view(self.membership.view)
+            await self._meet_the_others()
             await self.membership.advance(SiloStatus.ACTIVE)
             if self._management is not None:
                 await self._management.announce(serving=True)
+            self._tasks.spawn(self._keep_up(), "keep up with the view")
             self._tasks.spawn(self._report_load(), "report load")
             self._tasks.spawn(self.sweeper.run(), "sweep")
             undo.pop_all()
         log.info("silo.ready", silo=str(self.me), name=self.name, kinds=",".join(self.kinds.names))
+
+    async def _meet_the_others(self) -> None:
+        """Be greeted by a member before serving: a silo that they refuse would get grains, and nobody could call them.
+
+        Where nobody answers, all of them may be dead; that is judged elsewhere.
+
+        Raises:
+            HandshakeRefused: this silo and the members do not agree on token, cluster or protocol.
+        """
+        links = [self.links.to(row.silo) for row in self.membership.view.others(self.me)]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MEET_TIMEOUT_S):
+                while links and not any(link.attached for link in links):
+                    for link in links:
+                        if link.ending is not None and link.ending.code in STRANGERS:
+                            raise HandshakeRefused(f"{self.name} cannot join: {link.peer.name} said: {link.ending.text}")
+                    self._met.clear()
+                    await self._met.wait()
 
     def _advertised(self) -> str:
         host, port = split_endpoint(self.settings.advertise or self.settings.listen)
@@ -263,6 +290,8 @@ class Runtime:
 
     def _why_ineligible(self, row: SiloRow) -> str | None:
         """R-120: a silo whose renewals are late receives nothing, long before anybody calls it dead."""
+        if self.router.is_going(row.silo):
+            return "it is leaving"
         silence_s = self.membership.silence_s(row.silo)
         if row.silo != self.me and silence_s > self.settings.lease.eligible_within_s:
             return f"it has not renewed its lease for {silence_s:.1f} s"
@@ -290,11 +319,14 @@ class Runtime:
         self.sweeper.on_view(view)
 
     def on_attached(self, link: Link) -> None:
+        self._met.set()
         if link.peer.role is not Role.SILO:
             self.gateway.on_attached(link)
 
     def on_detached(self, link: Link) -> None:
-        """Its session goes on for a while; what it holds is neither lost nor taken back."""
+        """Its session goes on for a while, and may be resumed. The view is read anew: the sooner a silence is noted, the better."""
+        if link.peer.role is Role.SILO:
+            self._behind.set()
 
     def on_frame(self, link: Link, frame: Frame) -> None:
         peer = link.peer.silo
@@ -318,6 +350,7 @@ class Runtime:
                 log.warning("gateway.frame_ignored", frame=type(frame).__name__, client=link.peer.name)
 
     def on_lost(self, link: Link, unsent: list[Frame], unknown: list[Frame], because: str) -> None:
+        self._met.set()
         peer = link.peer.silo
         if peer is None:
             self.gateway.on_lost(link)
@@ -327,13 +360,17 @@ class Runtime:
 
     def on_peer_view(self, link: Link, version: int) -> None:
         if version > self.membership.view.version:
-            self._tasks.spawn(self._catch_up(), f"read view {version}")
+            self._behind.set()
 
-    async def _catch_up(self) -> None:
-        try:
-            await self.membership.refresh()
-        except MembershipUnavailable as error:
-            log.debug("membership.refresh_failed", why=str(error))
+    async def _keep_up(self) -> None:
+        """Read the view anew whenever something says that it has changed."""
+        while True:
+            await self._behind.wait()
+            self._behind.clear()
+            try:
+                await self.membership.refresh()
+            except (MembershipUnavailable, SiloFenced) as error:
+                log.debug("membership.refresh_failed", why=str(error))
 
     async def _report_load(self) -> None:
         """Tell the other silos of this one's load, once per period."""

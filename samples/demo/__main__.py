@@ -6,212 +6,128 @@ import argparse
 import asyncio
 import contextlib
 import json
-import random
 import sys
-import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from samples.rolling.display import Display
+from samples.rolling.load import Crash, Tally
+from samples.rolling.movements import RESTART_S, START_S, Movements, cluster_under_load
+from samples.rolling.report import figures, is_good, tell
+from samples.rolling.steps import Steps
+from silo.application import run_on
 
-from samples.demo.load import Load
-from silo import Client
-from silo.embedded import EmbeddedServer
-from silo.testing.processes import ProcessCluster
-
-SILOS = ("silo-1", "silo-2", "silo-3")
-
-
-@dataclass
-class Step:
-    """One row of the table."""
-
-    what: str
-    seconds: float
-    calls: int
-    calls_per_s: float
-    slowest_ms: float
-    moves: int
-    lost: int
-    repeated: int
-
-
-@dataclass
-class Demo:
-    """The run, and what it has found."""
-
-    load: Load
-    client: Client
-    cluster: ProcessCluster
-    rng: random.Random
-    progress: Progress
-    seconds: float
-    steps: list[Step] = field(default_factory=list[Step])
-    moves: int = 0
-    moves_failed: dict[str, int] = field(default_factory=dict[str, int])
-    restarts: list[int] = field(default_factory=list[int])
-
-    @contextlib.asynccontextmanager
-    async def step(self, what: str) -> AsyncIterator[None]:
-        """Run one part of the demonstration, and add its row."""
-        tally = self.load.tally
-        began, calls, moves, pause = time.monotonic(), tally.answered, self.moves, tally.pause_s
-        lost, repeated = tally.lost, tally.repeated
-        tally.pause_s = 0.0
-        task = self.progress.add_task(what, total=None)
-        try:
-            yield
-        finally:
-            seconds = time.monotonic() - began
-            made = tally.answered - calls
-            row = Step(
-                what,
-                seconds,
-                made,
-                made / seconds,
-                tally.pause_s * 1000,
-                self.moves - moves,
-                tally.lost - lost,
-                tally.repeated - repeated,
-            )
-            tally.pause_s = max(pause, tally.pause_s)
-            self.steps.append(row)
-            self.progress.update(task, total=1, completed=1)
-            self.progress.console.print(_row(row), highlight=False)
-
-    async def migrate_for(self, seconds: float) -> None:
-        """Move random grains to random silos, a batch at a time, while they are being called."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            grains = self.rng.sample(self.load.meters, min(40, len(self.load.meters)))
-            to = self.rng.choice([silo.name for silo in self.cluster.running])
-            for outcome in await self.client.migrate_many(grains, to=to):
-                if outcome.moved:
-                    self.moves += 1
-                elif outcome.why != "it is already there":
-                    self.moves_failed[outcome.why] = self.moves_failed.get(outcome.why, 0) + 1
-
-    async def restart_each(self) -> None:
-        """Stop each silo in turn, which moves its grains elsewhere, and start it again."""
-        for name in SILOS:
-            self.restarts.append(await self.cluster[name].stop())
-            await self.cluster.start(name)
-            await self.migrate_for(self.seconds * 0.02)
-
-    async def kill_one(self) -> None:
-        """SIGKILL the silo that hosts most grains, and wait until all of them answer again."""
-        names = [silo.name for silo in self.cluster.running]
-        victim = max(names, key=self.load.where.count)
-        self.load.killed(victim)
-        await self.cluster[victim].kill()
-        async with asyncio.timeout(60):
-            while not self.load.recovered:
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(self.seconds * 0.05)
-
-
-def _row(step: Step) -> str:
-    return (
-        f"{step.what:<34} {step.seconds:6.1f} s {step.calls:>8,} calls {step.calls_per_s:>8,.0f}/s"
-        f"  slowest {step.slowest_ms:>7.1f} ms  moves {step.moves:>6,}  lost {step.lost}  twice {step.repeated}"
-    )
+SILOS = 3
+KILL_S = 3.0
+"""About how long it takes until the grains of a silo that was killed answer again, for the progress bar."""
+RECOVERY_TIMEOUT_S = 60.0
+AFTERMATH_S = 1.0
+"""For how long the calls go on after the recovery."""
+CALM_SHARE, MOVING_SHARE = 0.25, 0.75
+"""How the time that is left beside starts, restarts and the kill is divided."""
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    console = Console(stderr=arguments.json, file=None if not arguments.json else sys.stderr)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        async with EmbeddedServer() as server, ProcessCluster(["samples.demo"], redis=server.url, cluster="demo") as cluster:
-            starting = progress.add_task("starting three silos", total=1)
-            await cluster.start_all(SILOS)
-            progress.update(starting, completed=1)
-            console.print(f"three silo processes and {type(server).__name__} at {server.url} are up", highlight=False)
-            async with Client.connect(server.url, cluster="demo") as client:
-                load = Load(client, arguments.grains)
-                rng = random.Random(arguments.seed)
-                demo = Demo(load, client, cluster, rng, progress, arguments.seconds)
-                calling = asyncio.create_task(load.run())
-                try:
-                    await _play(demo)
-                finally:
-                    load.stop()
-                    await calling
-    return _report(demo, console, as_json=arguments.json)
-
-
-async def _play(demo: Demo) -> None:
-    seconds = demo.seconds
-    async with demo.step("under load, nothing else"):
-        await asyncio.sleep(seconds * 0.12)
-    async with demo.step("migrating grains under load"):
-        await demo.migrate_for(seconds * 0.35)
-    async with demo.step("rolling restart of the three silos"):
-        await demo.restart_each()
-    async with demo.step("kill -9 of one silo"):
-        await demo.kill_one()
-
-
-def _report(demo: Demo, console: Console, *, as_json: bool) -> int:
-    tally, kill = demo.load.tally, demo.load.kill
-    waits = sorted(kill.first_success_s.values()) if kill is not None else []
-    good = tally.lost == 0 and tally.repeated == 0 and not any(demo.restarts) and bool(waits)
-    figures = {
-        "calls_made": tally.made,
-        "calls_answered": tally.answered,
-        "lost": tally.lost,
-        "run_twice": tally.repeated,
-        "migrations": demo.moves,
-        "migrations_not_done": demo.moves_failed,
-        "restart_exit_codes": demo.restarts,
-        "longest_pause_ms": round(tally.pause_s * 1000, 1),
-        "after_the_kill": {
-            "silo": kill.silo if kill is not None else "",
-            "grains": len(waits),
-            "outcome_unknown": tally.unknown,
-            "not_executed": tally.refused,
-            "first_success_s": round(waits[0], 3) if waits else None,
-            "last_success_s": round(waits[-1], 3) if waits else None,
-        },
-        "problems": tally.problems,
-        "ok": good,
-    }
-    if as_json:
-        print(json.dumps({"v": 1, **figures, "steps": [step.__dict__ for step in demo.steps]}, indent=2))
+    """Do all of it, and report."""
+    busy_s = START_S + SILOS * RESTART_S + KILL_S
+    free_s = max(2.0, arguments.seconds - busy_s)
+    steps = Steps(Tally(), expected_s=busy_s + free_s)
+    with Display(steps, quiet=arguments.json) as display:
+        async with cluster_under_load(
+            "samples.demo",
+            steps,
+            silos=SILOS,
+            grains=arguments.grains,
+            calls_per_s=arguments.calls_per_s,
+            seed=arguments.seed,
+        ) as movements:
+            with steps.step("calls, and nothing else", expected_s=free_s * CALM_SHARE):
+                await asyncio.sleep(free_s * CALM_SHARE)
+            with steps.step("grains move about", expected_s=free_s * MOVING_SHARE):
+                await movements.move_at_random(free_s * MOVING_SHARE)
+            for name in movements.cluster.names:
+                with steps.step(f"{name} stops and starts", expected_s=RESTART_S):
+                    await movements.restart(name)
+            planned_ms = steps.slowest_ms
+            crash = await _kill(movements, steps)
+    found = {**figures(steps, movements), "longest_pause_ms": planned_ms, "kill": _kill_figures(crash, steps)}
+    found["ok"] = good = is_good(found) and crash.over.is_set()
+    if arguments.json:
+        print(json.dumps(found, indent=2))
         return 0 if good else 1
-    table = Table(show_header=False, title="verdict", title_justify="left")
-    table.add_row("calls made", f"{tally.made:,}")
-    table.add_row("calls answered", f"{tally.answered:,}")
-    table.add_row("lost by a migration or a planned restart", f"{tally.lost}")
-    table.add_row("run twice", f"{tally.repeated}")
-    table.add_row("migrations", f"{demo.moves:,}")
-    table.add_row("longest pause a caller saw before the kill", f"{tally.pause_s * 1000:.1f} ms")
-    if kill is not None and waits:
-        table.add_row(f"kill -9 of {kill.silo}: grains that had to start again", f"{len(waits)}")
-        table.add_row("  calls whose outcome is unknown, and say so", f"{tally.unknown}")
-        table.add_row("  time to the first success; to the last grain's", f"{waits[0]:.2f} s; {waits[-1]:.2f} s")
-    console.print(table)
-    for problem in tally.problems:
-        console.print(f"  {problem}", highlight=False)
-    for why, count in demo.moves_failed.items():
-        console.print(f"  {count} moves were not made: {why}", highlight=False)
-    console.print("[green]nothing was lost, nothing ran twice[/green]" if good else "[red]the promise was broken[/red]")
+    tell(display.console, found, _rows(found))
+    ending = "nothing was lost, and nothing ran twice" if good else "the promise was broken"
+    display.console.print(ending, style="bold green" if good else "bold red")
     return 0 if good else 1
 
 
+async def _kill(movements: Movements, steps: Steps) -> Crash:
+    """SIGKILL the silo that hosts most grains, and wait until all of them answer again from elsewhere."""
+    load = movements.load
+    await load.round()  # so that each caller knows where its grain is
+    spread = load.tally.spread
+    victim = max(spread, key=lambda silo: spread[silo])
+    with steps.step(f"kill -9 of {victim}", expected_s=KILL_S):
+        crash = load.crashes(victim)
+        await movements.cluster.silos[victim].kill()
+        with contextlib.suppress(TimeoutError):  # the verdict says so
+            async with asyncio.timeout(RECOVERY_TIMEOUT_S):
+                await crash.over.wait()
+        await asyncio.sleep(AFTERMATH_S)
+        await load.round()
+    return crash
+
+
+def _kill_figures(crash: Crash, steps: Steps) -> dict[str, Any]:
+    """What the kill cost, and how soon it was over."""
+    waits = sorted(crash.first_answer_s.values())
+    return {
+        "silo": crash.silo,
+        "grains": len(crash.hosted),
+        "grains_back": len(waits),
+        "outcome_unknown": steps.tally.unknown,
+        "not_executed": steps.tally.refused,
+        "first_success_s": round(waits[0], 3) if waits else None,
+        "last_success_s": round(waits[-1], 3) if waits else None,
+        "longest_pause_ms": steps.done[-1].slowest_ms,
+    }
+
+
+def _rows(found: dict[str, Any]) -> dict[str, str]:
+    """The verdict, line by line."""
+    kill, pause = found["kill"], found["move_pause_ms"]
+    rows = {
+        "calls made": f"{found['calls_made']:,}",
+        "calls answered": f"{found['calls_answered']:,}",
+        "lost by a migration or a planned restart": f"{found['lost']}",
+        "run twice": f"{found['repeated']}",
+        "migrations": f"{found['moves']:,}",
+    }
+    if pause is not None:
+        rows["a migration held its grain for"] = f"{pause['median']:.0f} ms (median), {pause['longest']:.0f} ms at most"
+    rows["longest pause a caller saw before the kill"] = f"{found['longest_pause_ms']:.0f} ms"
+    rows[f"killed: {kill['silo']}, with"] = f"{kill['grains']} of {found['grains']} grains"
+    rows["  calls that failed as outcome unknown"] = f"{kill['outcome_unknown']}"
+    rows["  calls that failed as not executed"] = f"{kill['not_executed']}"
+    if kill["first_success_s"] is not None:
+        rows["  first success after the kill"] = f"{kill['first_success_s']:.2f} s"
+        rows["  all of its grains answered again after"] = f"{kill['last_success_s']:.2f} s"
+    if kill["grains_back"] < kill["grains"]:
+        rows["  grains that have not answered again"] = f"{kill['grains'] - kill['grains_back']}"
+    return rows
+
+
 def main() -> int:
+    """Read the arguments and run."""
     parser = argparse.ArgumentParser(prog="python -m samples.demo", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=25.0, help="about how long the planned part takes")
+    parser.add_argument("--seconds", type=float, default=28.0, help="about how long the run takes")
     parser.add_argument("--grains", type=int, default=300, help="how many grains are called, one call at a time each")
-    parser.add_argument("--seed", type=int, default=1, help="which grains move where")
+    parser.add_argument("--calls-per-s", type=float, default=2000.0, help="calls per second of all callers together")
+    parser.add_argument("--seed", type=int, default=1, help="which grains move where, and when each caller begins")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     arguments = parser.parse_args()
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(run(arguments))
-    return uvloop.run(run(arguments))
+    if arguments.grains < SILOS or arguments.calls_per_s <= 0 or arguments.seconds <= 0:
+        parser.error(f"--grains must be at least {SILOS}; --calls-per-s and --seconds must be above 0")
+    return run_on(None, run(arguments))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,6 @@ CALLS_END_WITHIN_S = 35.0
 """How long the last calls may take to end: their deadline of 30 s and some grace."""
 ROUND_TIMEOUT_S = 60.0
 """How long it may take until every grain has answered."""
-LOOK_EVERY_S = 0.02
-"""How often the tally is looked at for something that tells nobody when it changes."""
 PROBLEMS_KEPT_MAX = 20
 
 
@@ -42,7 +40,7 @@ class Tally:
     slowest_s: float = 0.0
     """The longest call since whoever measures a part of the run set this to 0."""
     where: list[str] = field(default_factory=list[str])
-    """The silo of each grain, as its last answer said."""
+    """The silo of each grain, as its last answer or its last move said."""
     problems: list[str] = field(default_factory=list[str])
 
     def note(self, problem: str) -> None:
@@ -63,18 +61,34 @@ class Crash:
     at: float
     hosted: set[int]
     first_answer_s: dict[int, float] = field(default_factory=dict[int, float])
-
-    @property
-    def is_over(self) -> bool:
-        """Whether every grain that was there has answered from elsewhere."""
-        return len(self.first_answer_s) == len(self.hosted)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once every grain that was there has answered from elsewhere."""
 
     def revived(self, index: int, silo: str) -> bool:
         """Whether this answer is the first one that a grain which was there gives from another silo."""
         first = index in self.hosted and silo != self.silo and index not in self.first_answer_s
         if first:
             self.first_answer_s[index] = time.monotonic() - self.at
+        if len(self.first_answer_s) == len(self.hosted):
+            self.over.set()
         return first
+
+
+@dataclass
+class _Round:
+    """How many answers of which grain it takes until the round is over."""
+
+    missing: dict[int, int]
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def answered(self, index: int) -> None:
+        left = self.missing.get(index, 0) - 1
+        if left > 0:
+            self.missing[index] = left
+            return
+        self.missing.pop(index, None)
+        if not self.missing:
+            self.over.set()
 
 
 class Load:
@@ -87,13 +101,13 @@ class Load:
     def __init__(
         self, client: Client, tally: Tally, *, grains: int, calls_per_s: float, rng: random.Random | None = None
     ) -> None:
-        self.meters = [client.grain(Meter, f"meter-{number}") for number in range(grains)]
+        self.meters = [client.grain(Meter, str(number)) for number in range(grains)]
         self.tally = tally
         tally.where = [""] * grains
         self.crash: Crash | None = None
         self._every_s = grains / calls_per_s
         self._rng = rng or random.Random(0)
-        self._answers = [0] * grains
+        self._rounds: list[_Round] = []
         self._out = 0
         self._running = True
 
@@ -120,10 +134,17 @@ class Load:
     async def round(self) -> None:
         """Wait until every grain has answered a call that was made after now."""
         # The next answer may be to a call that is out already; the one after it is not.
-        wanted = [answers + 2 for answers in self._answers]
-        async with asyncio.timeout(ROUND_TIMEOUT_S):
-            while any(have < want for have, want in zip(self._answers, wanted, strict=True)):
-                await asyncio.sleep(LOOK_EVERY_S)
+        this = _Round(dict.fromkeys(range(len(self.meters)), 2))
+        self._rounds.append(this)
+        try:
+            async with asyncio.timeout(ROUND_TIMEOUT_S):
+                await this.over.wait()
+        finally:
+            self._rounds.remove(this)
+
+    def moved(self, key: str, silo: str) -> None:
+        """A move of this grain that was ordered has been made."""
+        self.tally.where[int(key)] = silo
 
     def crashes(self, silo: str) -> Crash:
         """This silo is about to be killed. From now on calls may fail, and what it hosts may begin again."""
@@ -157,7 +178,8 @@ class Load:
                 tally.refused += 1
         else:
             tally.answered += 1
-            self._answers[index] += 1
+            for each in self._rounds:
+                each.answered(index)
             self._judge(index, number, reading, ledger)
         finally:
             self._out -= 1
@@ -167,7 +189,7 @@ class Load:
         """Whether a crash is why the call failed."""
         if self.crash is None:
             self.tally.lost += 1
-            self.tally.note(f"meter-{index}, call {number}: {type(error).__name__}: {error}")
+            self.tally.note(f"meter {index}, call {number}: {type(error).__name__}: {error}")
         return self.crash is not None
 
     def _judge(self, index: int, number: int, reading: Reading, ledger: Ledger) -> None:
@@ -181,6 +203,6 @@ class Load:
             tally.lost += finding is Finding.LOST
             tally.repeated += finding is Finding.REPEATED
             tally.note(
-                f"meter-{index}, call {number}: {finding.value}; the grain says {reading},"
+                f"meter {index}, call {number}: {finding.value}; the grain says {reading},"
                 f" its caller knew of call {last} as turn {turns}"
             )

@@ -15,7 +15,7 @@ from samples.rolling.meter import Meter
 from samples.rolling.steps import Steps
 from silo import NotExecuted, OutcomeUnknown
 
-BATCH_MAX = 40
+BATCH_MAX = 10
 """Grains that are moved to one silo at a time."""
 
 START_S = 3.0
@@ -59,6 +59,7 @@ class Movements:
         for outcome in outcomes:
             if outcome.moved:
                 self.pauses_s.append(outcome.pause_s)
+                self.load.moved(outcome.grain.key, outcome.target_name)
             else:
                 self.not_made[outcome.why] += 1
 

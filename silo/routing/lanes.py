@@ -69,6 +69,11 @@ class Lanes:
         call.lane = lane
         return True
 
+    def road_of(self, call: Call) -> str | None:
+        """The target of those calls of the same caller to the same grain that are out; None where none is."""
+        lane = self._lanes.get((call.caller, call.grain))
+        return lane.target if lane is not None and lane.out else None
+
     def leave(self, call: Call) -> None:
         """The call is admitted, answered, or given up: it holds back nothing any more."""
         lane = cast("Lane | None", call.lane)

@@ -41,6 +41,8 @@ from silo.logs import get_logger
 log = get_logger(__name__)
 
 HERE = "here"
+TRIES_AT_ONCE = 2
+"""How often a call that came back is sent again without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ class Router:
 
     async def _resolve(self, grain: GrainId, waiting: list[Call]) -> None:
         """Find out where the grain is or shall be, for as long as anybody waits to know; then send the calls there, in order."""
-        pause = self._limits.resolve_pause_first_s
+        attempt = 0
         failure: SiloError | None = None
         destination: Destination | None = None
         try:
@@ -259,8 +261,8 @@ class Router:
                 except (DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable) as obstacle:
                     for call in waiting:
                         call.obstacle = obstacle
-                    await self._pause(pause)
-                    pause = min(pause * 2, self._limits.resolve_pause_last_s)
+                    attempt += 1
+                    await self._pause(self._pause_s(attempt))
                 except NotExecuted as error:
                     failure = error
         except Exception as error:
@@ -288,7 +290,7 @@ class Router:
     async def _pause(self, pause_s: float) -> None:
         """Wait for the pause, or for a change of the view, whichever comes first."""
         try:
-            async with asyncio.timeout(pause_s * (0.5 + self._rng.random())):
+            async with asyncio.timeout(pause_s):
                 await self._view_changed.wait()
         except TimeoutError:
             return
@@ -477,7 +479,19 @@ class Router:
         call.target = None
         if self._telemetry is not None:
             self._telemetry.retried()
-        self.book.lanes.again(call)
+        if call.tries <= TRIES_AT_ONCE:
+            self.book.lanes.again(call)
+        else:  # whoever sends it back may know more than this silo does; that takes a moment to come round
+            asyncio.get_running_loop().call_later(self._pause_s(call.tries - TRIES_AT_ONCE), self._retry, call)
+
+    def _retry(self, call: Call) -> None:
+        if not call.answered:
+            self.book.lanes.again(call)
+
+    def _pause_s(self, attempt: int) -> float:
+        limits = self._limits
+        doubled = limits.resolve_pause_first_s * 2.0 ** (attempt - 1)
+        return min(doubled, limits.resolve_pause_last_s) * (0.5 + self._rng.random())
 
     # ------------------------------------------------------------------------------------------------------------ losses
 
@@ -517,6 +531,10 @@ class Router:
         """The peer hosts nothing any more and will leave: send it no new calls."""
         self._going.add(peer)
         self._cache.forget_silo(peer)
+
+    def is_going(self, silo: SiloAddress) -> bool:
+        """Whether it has said that it will leave, while the view may still call it active."""
+        return silo in self._going
 
     def on_view(self, view: View) -> None:
         self._going = {silo for silo in self._going if view.is_alive(silo)}

@@ -140,7 +140,7 @@ class ProcessCluster:
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *self._command(name, listen, settings or {}),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE,  # how it learns of our end, whatever way we end
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
                 env={**os.environ, "SILO_REDIS": self.redis, "PYTHONUNBUFFERED": "1", **self._environment},
@@ -157,7 +157,7 @@ class ProcessCluster:
         await asyncio.gather(*(self.start(name) for name in names))
 
     def _command(self, name: str, listen: str, settings: Mapping[str, object]) -> list[str]:
-        command = [sys.executable, "-m", "silo", "run", *self._modules]
+        command = [sys.executable, "-m", "silo", "run", *self._modules, "--with-parent"]
         command += ["--cluster", self.cluster, "--name", name, "--listen", listen]
         for setting, value in {**self._settings, **settings}.items():
             command += ["--set", f"{setting}={value}"]

@@ -171,6 +171,15 @@ class Cluster:
         """The name of the silo where the grain is."""
         return self.activation(grain).silo_name
 
+    async def arrived(self, grain: Any, name: str) -> None:
+        """Wait until the grain is open at this silo, and nowhere else."""
+
+        def homes() -> list[str]:
+            found = [(each, silo.runtime.catalog.get(grain_id(grain))) for each, silo in self.silos.items()]
+            return [each for each, activation in found if activation is not None and activation.state is State.OPEN]
+
+        await self.seen(lambda: homes() == [name])
+
     def is_active(self, grain: Any) -> bool:
         """Whether any silo has an activation of it, in whatever state."""
         return any(silo.runtime.catalog.get(grain_id(grain)) is not None for silo in self.silos.values())

@@ -15,14 +15,16 @@ from tests.cluster.clusters import Cluster, MemoryStand, RealStand
 from tests.cluster.stage import Stage, staged
 
 VIRTUAL_S_MAX = 3600.0
+STEPS_MAX = 3_000_000
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "in_memory: runs in memory alone, whatever its module says")
     config.addinivalue_line("markers", "real: also runs over gRPC and a real server, not in memory alone")
 
 
 def _virtual_loop() -> asyncio.AbstractEventLoop:
-    return VirtualTimeLoop(step_s=1e-6, seconds_max=VIRTUAL_S_MAX)
+    return VirtualTimeLoop(step_s=1e-6, seconds_max=VIRTUAL_S_MAX, steps_max=STEPS_MAX)
 
 
 def pytest_asyncio_loop_factories(
@@ -30,7 +32,7 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Which loops a test runs on: its stands."""
     factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"memory": _virtual_loop}
-    if item.get_closest_marker("real") is not None:
+    if item.get_closest_marker("real") is not None and item.get_closest_marker("in_memory") is None:
         factories["real"] = asyncio.new_event_loop
     return factories
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from silo.client import Client
 from silo.reference import with_timeout
@@ -46,10 +47,15 @@ class Caller:
             )()
             await asyncio.sleep(rng.expovariate(4.0))
 
-    async def touch(self, key: str, deadline_s: float) -> int | None:
-        """One call to one counter."""
-        counter = with_timeout(self._client.grain(Counter, key), deadline_s)
-        return await self._call(counter.increment, f"counter/{key}", deadline_s)
+    async def touch_all(self, deadline_s: float) -> None:
+        """One call to each grain."""
+        async with asyncio.TaskGroup() as group:
+            for key in map(str, range(self._keys)):
+                counter = with_timeout(self._client.grain(Counter, key), deadline_s)
+                relay = with_timeout(self._client.grain(Relay, key), deadline_s)
+                group.create_task(self._call(counter.increment, f"counter/{key}", deadline_s))
+                forward = partial(relay.forward, target="0", times=0)
+                group.create_task(self._call(forward, f"relay/{key}", deadline_s))
 
     async def _burst(self) -> None:
         """Calls to one counter at once: they run in this order."""

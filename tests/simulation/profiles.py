@@ -12,6 +12,8 @@ class Act(enum.StrEnum):
 
     MOVE = "move"
     MOVE_BATCH = "move_batch"
+    STAMPEDE = "stampede"
+    """All processes at once call a grain that is nowhere active."""
     JOIN = "join"
     DRAIN = "drain"
     RESTART = "restart"
@@ -36,7 +38,7 @@ class Act(enum.StrEnum):
     """Cut one silo off from the store alone."""
 
 
-PLANNED = (Act.MOVE, Act.MOVE, Act.MOVE_BATCH, Act.JOIN, Act.DRAIN, Act.RESTART)
+PLANNED = (Act.MOVE, Act.MOVE, Act.MOVE_BATCH, Act.STAMPEDE, Act.JOIN, Act.DRAIN, Act.RESTART)
 """What an operator does: no call may be lost by it, nor any state."""
 UNNOTICED = (Act.RESET, Act.SLOW, Act.HICCUP)
 """What links bridge: no call may be lost by it either."""
@@ -57,11 +59,11 @@ PROFILES = (
     Profile("planned", PLANNED),
     Profile("moves", (Act.MOVE, Act.MOVE_BATCH), (0.02, 0.4)),
     Profile("unnoticed", (*PLANNED, *UNNOTICED, *UNNOTICED)),
-    Profile("crashes", (Act.MOVE, Act.MOVE, Act.JOIN, Act.KILL, Act.KILL_CLIENT)),
+    Profile("crashes", (Act.MOVE, Act.MOVE, Act.STAMPEDE, Act.JOIN, Act.KILL, Act.KILL_CLIENT)),
     Profile("pauses", (Act.MOVE, Act.MOVE, Act.PAUSE, Act.HICCUP)),
     Profile("partitions", (Act.MOVE, Act.MOVE, Act.CUT, Act.CUT_ONE_WAY, Act.ISOLATE, Act.RESET)),
     Profile(
-        "store", (Act.MOVE, Act.MOVE, Act.STORE_DOWN, Act.STORE_FAILS, Act.STORE_LOSES_ANSWERS, Act.STORE_CUT, Act.JOIN)
+        "store", (Act.MOVE, Act.STAMPEDE, Act.STORE_DOWN, Act.STORE_FAILS, Act.STORE_LOSES_ANSWERS, Act.STORE_CUT, Act.JOIN)
     ),
     Profile("everything", tuple(Act)),
 )

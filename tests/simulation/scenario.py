@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import itertools
 import random
 import traceback
 from collections import Counter as Tally
@@ -12,14 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from silo.directory.errors import SiloError
+from silo.reference import with_timeout
 from silo.testing.nodes import Node, NodeKilled
 from silo.testing.virtual_time import SimulationFailure, VirtualTimeLoop, describe_task
 from tests.simulation.cluster import ClientProcess, Process, SimulatedCluster
-from tests.simulation.grains import Counter, Relay, Stage, staged
+from tests.simulation.grains import Counter, Relay, Stage, staged, witnessed
 from tests.simulation.load import Caller
 from tests.simulation.profiles import FAULTS, Act, Beat, Profile, profile_of, script
 from tests.simulation.stores import STORE
-from tests.support.history import Violation, bijection, check
+from tests.support.history import PATIENT_S, Violation, bijection, check
 from tests.support.witness import Ended, ListWitness, What
 
 LOAD_S = 25.0
@@ -108,6 +111,7 @@ class Scenario:
         self._result = result
         self._cluster = SimulatedCluster(loop, random.Random(rng.random()), stage)
         self._keys = rng.choice((2, 5, 12))
+        self._flashes = itertools.count(1)
         self._loads: dict[ClientProcess, asyncio.Task[None]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
@@ -119,6 +123,7 @@ class Scenario:
             await self._start_load()
         await self._act_out(script(self._profile, rng, LOAD_S))
         await self._quieten()
+        self._expect_no_row_of_the_dead()
         await self._expect_that_all_grains_answer()
         self._result.violations += bijection(cluster.placed_rows(), cluster.placed_activations())
         await self._stop()
@@ -160,6 +165,8 @@ class Scenario:
             match act:
                 case Act.MOVE | Act.MOVE_BATCH:
                     await self._move(1 if act is Act.MOVE else self._keys)
+                case Act.STAMPEDE:
+                    await self._stampede()
                 case Act.JOIN:
                     if len(self._cluster.silos) < SILOS_MAX:
                         await self._cluster.start_silo()
@@ -195,6 +202,24 @@ class Scenario:
         else:
             moves = (silo.silo.migrate(silo.silo.grain(kind, key), to=to) for kind, key in names)
             await silo.node.run(_outcomes(*moves), name="move")
+
+    async def _stampede(self) -> None:
+        """Whoever there is calls one new counter, all at once."""
+        key, deadline_s = f"flash-{next(self._flashes)}", DEADLINES_PLANNED_S[0]
+        target = f"counter/{key}"
+
+        async def call(node: Node, counter: Counter, caller: str, silo: str = "") -> None:
+            send = with_timeout(counter, deadline_s).increment
+            work = witnessed(send, caller=caller, target=target, deadline_s=deadline_s, silo=silo)
+            with contextlib.suppress(NodeKilled):
+                await node.run(work, name=f"stampede of {caller}")
+
+        async with asyncio.TaskGroup() as group:
+            for client in self._cluster.clients.values():
+                group.create_task(call(client.node, client.client.grain(Counter, key), client.name))
+            for process in self._serving():
+                address = str(process.silo.address)
+                group.create_task(call(process.node, process.silo.grain(Counter, key), address, address))
 
     async def _drain(self, *, restart: bool) -> None:
         process = self._pick_silo()
@@ -305,16 +330,18 @@ class Scenario:
         cluster.healed()
         await asyncio.sleep(SETTLE_S + 5.0)
 
+    def _expect_no_row_of_the_dead(self) -> None:
+        alive = {str(process.silo.address) for process in self._cluster.silos.values()}
+        self._result.violations += [
+            Violation("directory true", row.grain, f"the directory still names a silo that is dead: {row}")
+            for row in self._cluster.placed_rows()
+            if row.silo not in alive
+        ]
+
     async def _expect_that_all_grains_answer(self) -> None:
         process = await self._cluster.start_client()
-        caller = Caller(process.client, process.name, self._rng, keys=self._keys, deadlines_s=(5.0,))
-
-        async def touch_all() -> None:
-            async with asyncio.TaskGroup() as group:
-                for key in range(self._keys):
-                    group.create_task(caller.touch(str(key), 5.0))
-
-        await process.node.run(touch_all(), name="touch all grains")
+        caller = Caller(process.client, process.name, self._rng, keys=self._keys, deadlines_s=())
+        await process.node.run(caller.touch_all(PATIENT_S), name="touch all grains")
 
     async def _stop(self) -> None:
         cluster = self._cluster

@@ -83,9 +83,6 @@ class DistantDirectory:
         self._node = node
 
     async def open(self) -> None:
-        """Memory will do."""
-
-    async def open(self) -> None:
         await self._ask(lambda: None)
 
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:

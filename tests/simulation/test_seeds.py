@@ -1,4 +1,4 @@
-"""Seeds of the simulated cluster keep every promise and repeat; planted faults of the runtime are found."""
+"""Seeds of the simulated cluster keep every promise and repeat."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from tests.simulation.profiles import PROFILES, Profile
 from tests.simulation.runs import quiet
 from tests.simulation.scenario import Result, run_seed
-from tests.support.history import Violation
 
 
 @pytest.fixture(autouse=True)
@@ -21,10 +20,6 @@ def _quiet() -> Iterator[None]:
 def told(result: Result) -> str:
     """All that is wrong, for the assertion's message."""
     return "\n".join([f"seed {result.seed}, {result.profile}", result.failure, *map(str, result.violations)])
-
-
-def rules(violations: list[Violation]) -> set[str]:
-    return {violation.rule for violation in violations}
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)

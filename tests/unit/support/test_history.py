@@ -318,6 +318,14 @@ def test_a_call_without_an_answer_is_found_where_no_fault_is_near(story: Story) 
     assert story.violations(settle_s=20.0) == []
 
 
+def test_a_call_in_a_hurry_may_run_out_of_time_and_a_patient_one_may_not(story: Story) -> None:
+    for call, deadline_s in (("1", 5.0), ("2", 15.0)):
+        story.witness(What.CALL_SENT, call=call, caller="c", grain="g", deadline_s=deadline_s)
+        story.now += deadline_s
+        story.ended(call, outcome=Ended.OUTCOME_UNKNOWN)
+    assert [violation.subject for violation in check(story.events)] == ["2"]
+
+
 def test_calls_that_overtake_each_other_are_found(story: Story) -> None:
     story.opened()
     for call in "12":
