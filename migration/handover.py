@@ -338,6 +338,13 @@ class Source:
     refused: bool = False
     """Whether the target has said that it does not hold the entry and will not take it."""
     target_dead: bool = False
+    moved_to: Entry | None = None
+    """The target's entry, once it is known to have committed."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the grain's newest entry that is known here."""
+        return max(self.entry.epoch, self.moved_to.epoch if self.moved_to is not None else 0)
 
     @property
     def is_retargetable(self) -> bool:
@@ -440,6 +447,7 @@ class Source:
         return [Fence(self.entry)]
 
     def _moved(self, entry: Entry) -> list[Order]:
+        self.moved_to = entry
         if not self.target_dead:
             self.phase = SourcePhase.MOVED
             return [Forward(entry)]

@@ -57,6 +57,8 @@ LANE_CALLS_MAX = 10_000
 """Calls of one client to one grain that may be held back to keep their order."""
 TRIES_MAX = 8
 """How often a call that is known not to have run is sent again."""
+ANSWER_GRACE_S = 0.25
+"""How long past its deadline a call waits for the gateway to say why: what it waited for, or that it has not run."""
 CLOSE_GRACE_S = 1.0
 """How long closing waits for what is on its way."""
 MOVES_IN_FLIGHT_MAX = 200
@@ -118,7 +120,11 @@ class Client:
             view_version=lambda: self._version,
         )
         self._book = CallBook(
-            self._codec, calls_max=CALLS_MAX, lane_calls_max=LANE_CALLS_MAX, large_bytes=limits.chunk_bytes
+            self._codec,
+            calls_max=CALLS_MAX,
+            lane_calls_max=LANE_CALLS_MAX,
+            large_bytes=limits.chunk_bytes,
+            answer_grace_s=ANSWER_GRACE_S,
         )
         self._book.attach(self._route, self._recall)
         self._caller = Caller(
@@ -162,6 +168,7 @@ class Client:
             role: `client` calls grains; `admin` may do what `silo.management` offers, too.
             name: who this is in logs; unlike any other client's.
             call_timeout_s: the deadline of calls that state none.
+            telemetry: produces spans and metrics of the calls, such as `silo.telemetry.Telemetry()` does.
 
         Raises:
             InvalidSettings: neither or both of `redis` and `gateways`, or a cluster name that is none.

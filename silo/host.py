@@ -18,6 +18,7 @@ from silo.runtime import Runtime
 from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
 from silo.settings import SiloSettings, split_endpoint
 from silo.surroundings import Surroundings, real_surroundings
+from silo.tasks import cancelled
 
 if TYPE_CHECKING:
     from silo.telemetry import Telemetry
@@ -218,7 +219,10 @@ class Silo:
             raise self._failure
 
     async def drain_and_stop(self) -> None:
-        """Move every grain to another silo, answer what is here, and leave the cluster. Ends within `shutdown_timeout_s`, about."""
+        """Move every grain to another silo, answer what is here, and leave the cluster.
+
+        Ends within `shutdown_timeout_s`, about.
+        """
         if self._life is None or (self._stopped.is_set() and self._ending is None):
             return
         if self._ending is None:
@@ -238,8 +242,7 @@ class Silo:
             self._ending = asyncio.get_running_loop().create_task(self._end(self._life), name="end of the silo")
 
     async def _end(self, life: asyncio.Task[None]) -> None:
-        life.cancel()
-        await asyncio.wait([life])
+        await cancelled([life])
         try:
             await self._running.drain_and_stop(self.settings.migration.shutdown_timeout_s)
             await self._stop_exporting()
@@ -252,8 +255,7 @@ class Silo:
     async def kill(self) -> None:
         """End at once, as a crash would: no goodbye, no hooks. For tests of what depends on this silo."""
         if self._life is not None:
-            self._life.cancel()
-            await asyncio.wait([self._life])
+            await cancelled([self._life])
         await self._running.abandon()
         await self._stop_exporting()
         self._stopped.set()

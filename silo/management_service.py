@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from silo.directory.addresses import SiloAddress
 from silo.directory.errors import PermissionRefused
 from silo.logs import get_logger
 from silo.management_access import NONCE_BYTES, Challenges, Unproved, check
@@ -23,7 +24,7 @@ from silo.messaging.grpc_transport import SERVICE as LINK_SERVICE
 
 log = get_logger(__name__)
 
-Handler = Callable[[bytes], bytes]
+Handler = Callable[[bytes], Awaitable[bytes]]
 
 HEALTH_OF: Final = (SERVICE, LINK_SERVICE)
 """The services of which grpc.health.v1 tells, beside the silo as a whole."""
@@ -33,7 +34,9 @@ REFUSALS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_D
 class ManagedSilo(Protocol):
     """What the service asks of its silo."""
 
-    def report(self) -> SiloReport: ...
+    me: SiloAddress
+
+    async def report(self) -> SiloReport: ...
 
     def answers_to(self, silo: str) -> bool:
         """Whether this is the silo that is meant."""
@@ -96,7 +99,7 @@ class ManagementService:
                     now = asyncio.get_running_loop().time()
                     check(self._credentials, self._challenges, metadata, method, request, now)
                 if self._is_open:
-                    return handler(request)
+                    return await handler(request)
                 code, why = grpc.StatusCode.UNAVAILABLE, "this silo is still joining its cluster"
             except Unproved as error:
                 code, why = grpc.StatusCode.UNAUTHENTICATED, str(error)
@@ -117,13 +120,13 @@ class ManagementService:
         now = asyncio.get_running_loop().time()
         return challenge_to_wire(self._challenges.give(self._rng.randbytes(NONCE_BYTES), now))
 
-    def _status(self, _request: bytes) -> bytes:
-        return report_to_wire(self._managed.report())
+    async def _status(self, _request: bytes) -> bytes:
+        return report_to_wire(await self._managed.report())
 
-    def _drain(self, request: bytes) -> bytes:
+    async def _drain(self, request: bytes) -> bytes:
         silo = drain_from_wire(request)
         if not self._managed.answers_to(silo):
-            raise NotTheOne(f"here is {self._managed.report().address}, not {silo}")
+            raise NotTheOne(f"here is {self._managed.me}, not {silo}")
         log.info("management.drain", silo=silo)
         self._managed.begin_drain()
         return b""

@@ -129,12 +129,13 @@ def merged(first: SiloReport, others: Iterable[SiloReport]) -> ClusterStatus:
 
 def _status(member: MemberReport, own: SiloReport | None) -> MemberStatus:
     by_kind = own.activations_by_kind if own is not None else {}
+    seen_by = member if own is None else next((each for each in own.members if each.address == own.address), member)
     return MemberStatus(
         member.name,
         member.address,
         member.state,
         sum(by_kind.values()) if own is not None else member.activations,
-        member.loop_lag_s,
+        seen_by.loop_lag_s,
         own.open_calls if own is not None else None,
         own.moves_out if own is not None else None,
         own.moves_in if own is not None else None,

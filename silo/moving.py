@@ -663,7 +663,7 @@ class SourceMove:
             self._pause_s,
             len(self._payload),
             self._held_calls,
-            self._core.entry.epoch if self._core is not None else 0,
+            self._core.epoch if self._core is not None else 0,
             self._parts.name,
             self._target_name,
         )

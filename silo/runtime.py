@@ -59,6 +59,8 @@ MEET_TIMEOUT_S = 0.5
 """How long a silo waits, before it serves, for a member to greet it."""
 STRANGERS = (RefusalCode.TOKEN, RefusalCode.CLUSTER, RefusalCode.PROTOCOL)
 """Refusals that no other member would take back."""
+FRESH_VIEW_TIMEOUT_S = 1.0
+"""How long a report waits for a reading of the members before it goes by the last one."""
 SETTLE_S = 5.0
 """How long a leaving silo waits for its peers to confirm that they send it nothing more."""
 
@@ -396,8 +398,11 @@ class Runtime:
         """Whether this silo is meant by a name, endpoint or address."""
         return silo in (self.name, self.me.endpoint, str(self.me))
 
-    def report(self) -> SiloReport:
-        """What this silo says of itself, and of the cluster as it sees it."""
+    async def report(self) -> SiloReport:
+        """What this silo says of itself and of the cluster; of the members as they are now, where that can be read."""
+        with contextlib.suppress(MembershipUnavailable, TimeoutError):
+            async with asyncio.timeout(FRESH_VIEW_TIMEOUT_S):
+                await self.membership.refresh()
         view = self.membership.view
         kinds = Counter(activation.id.kind for activation in self.catalog)
         members = tuple(self._member(row) for row in view.living())

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
-
 
 from silo.logs import get_logger
 
 log = get_logger(__name__)
+
+CANCEL_AGAIN_S = 0.2
+"""After how long a task that was cancelled and still runs is cancelled again."""
+
+
+async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks and wait until they have ended.
+
+    A cancellation can get lost: before Python 3.12, `asyncio.wait_for` drops one that arrives just as the thing that it
+    waits for is done, and Redis's client sends its commands by it. So whatever goes on is told again.
+    """
+    running = set(tasks)
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
 
 
 class Tasks:
@@ -34,10 +49,7 @@ class Tasks:
     async def close(self) -> None:
         """Cancel what still runs and wait for it."""
         me = asyncio.current_task()
-        running = [task for task in self._running if task is not me]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancelled(task for task in self._running if task is not me)
 
     async def settled(self) -> None:
         """Wait until nothing runs any more."""

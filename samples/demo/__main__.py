@@ -7,14 +7,14 @@ import asyncio
 import contextlib
 import json
 import sys
-from typing import Any
 
+from samples.demo.verdict import kill_figures, verdict_rows
+from samples.local_cluster import run_to_end
 from samples.rolling.display import Display
 from samples.rolling.load import Crash, Tally
 from samples.rolling.movements import RESTART_S, START_S, Movements, cluster_under_load
 from samples.rolling.report import figures, is_good, tell
 from samples.rolling.steps import Steps
-from silo.application import run_on
 
 SILOS = 3
 KILL_S = 3.0
@@ -49,12 +49,12 @@ async def run(arguments: argparse.Namespace) -> int:
                     await movements.restart(name)
             planned_ms = steps.slowest_ms
             crash = await _kill(movements, steps)
-    found = {**figures(steps, movements), "longest_pause_ms": planned_ms, "kill": _kill_figures(crash, steps)}
+    found = {**figures(steps, movements), "longest_pause_ms": planned_ms, "kill": kill_figures(crash, steps)}
     found["ok"] = good = is_good(found) and crash.over.is_set()
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0 if good else 1
-    tell(display.console, found, _rows(found))
+    tell(display.console, found, verdict_rows(found))
     ending = "nothing was lost, and nothing ran twice" if good else "the promise was broken"
     display.console.print(ending, style="bold green" if good else "bold red")
     return 0 if good else 1
@@ -77,45 +77,6 @@ async def _kill(movements: Movements, steps: Steps) -> Crash:
     return crash
 
 
-def _kill_figures(crash: Crash, steps: Steps) -> dict[str, Any]:
-    """What the kill cost, and how soon it was over."""
-    waits = sorted(crash.first_answer_s.values())
-    return {
-        "silo": crash.silo,
-        "grains": len(crash.hosted),
-        "grains_back": len(waits),
-        "outcome_unknown": steps.tally.unknown,
-        "not_executed": steps.tally.refused,
-        "first_success_s": round(waits[0], 3) if waits else None,
-        "last_success_s": round(waits[-1], 3) if waits else None,
-        "longest_pause_ms": steps.done[-1].slowest_ms,
-    }
-
-
-def _rows(found: dict[str, Any]) -> dict[str, str]:
-    """The verdict, line by line."""
-    kill, pause = found["kill"], found["move_pause_ms"]
-    rows = {
-        "calls made": f"{found['calls_made']:,}",
-        "calls answered": f"{found['calls_answered']:,}",
-        "lost by a migration or a planned restart": f"{found['lost']}",
-        "run twice": f"{found['repeated']}",
-        "migrations": f"{found['moves']:,}",
-    }
-    if pause is not None:
-        rows["a migration held its grain for"] = f"{pause['median']:.0f} ms (median), {pause['longest']:.0f} ms at most"
-    rows["longest pause a caller saw before the kill"] = f"{found['longest_pause_ms']:.0f} ms"
-    rows[f"killed: {kill['silo']}, with"] = f"{kill['grains']} of {found['grains']} grains"
-    rows["  calls that failed as outcome unknown"] = f"{kill['outcome_unknown']}"
-    rows["  calls that failed as not executed"] = f"{kill['not_executed']}"
-    if kill["first_success_s"] is not None:
-        rows["  first success after the kill"] = f"{kill['first_success_s']:.2f} s"
-        rows["  all of its grains answered again after"] = f"{kill['last_success_s']:.2f} s"
-    if kill["grains_back"] < kill["grains"]:
-        rows["  grains that have not answered again"] = f"{kill['grains'] - kill['grains_back']}"
-    return rows
-
-
 def main() -> int:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(prog="python -m samples.demo", description=__doc__)
@@ -127,7 +88,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.grains < SILOS or arguments.calls_per_s <= 0 or arguments.seconds <= 0:
         parser.error(f"--grains must be at least {SILOS}; --calls-per-s and --seconds must be above 0")
-    return run_on(None, run(arguments))
+    return run_to_end(run(arguments))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from samples.local_cluster import local_cluster
+from samples.local_cluster import local_cluster, run_to_end
 from samples.presence.arena import PLAYERS_PER_GAME, Plan, play
-from silo.application import run_on
 
 
 async def run(plan: Plan, silos: int) -> int:
@@ -31,7 +30,7 @@ def main() -> int:
     if min(arguments.silos, arguments.players, arguments.seconds, arguments.beat_every) <= 0:
         parser.error("--silos, --players, --seconds and --beat-every must be above 0")
     plan = Plan(arguments.players, arguments.seconds, arguments.beat_every, arguments.seed, arguments.json)
-    return run_on(None, run(plan, arguments.silos))
+    return run_to_end(run(plan, arguments.silos))
 
 
 if __name__ == "__main__":

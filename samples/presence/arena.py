@@ -122,7 +122,11 @@ class Arena:
 async def play(client: Client, plan: Plan) -> None:
     """Play, tell each second how it goes, and check every player at the end."""
     arena = Arena(client, plan)
-    say = (lambda line: None) if plan.as_json else print
+
+    def say(line: str) -> None:
+        if not plan.as_json:
+            print(line)
+
     say(f"{len(arena.rosters):,} games beat every {plan.beat_every_s:g} s, each for {PLAYERS_PER_GAME} players")
     say(f"{'':>6}{'calls/s':>9}{'heartbeat: median':>20}{'slowest':>10}   grains on each silo")
     began = time.monotonic()

@@ -7,12 +7,12 @@ import asyncio
 import json
 import sys
 
+from samples.local_cluster import run_to_end
 from samples.rolling.display import Display
 from samples.rolling.load import Tally
 from samples.rolling.movements import RESTART_S, START_S, cluster_under_load
 from samples.rolling.report import figures, is_good, tell
 from samples.rolling.steps import Steps
-from silo.application import run_on
 
 
 async def run(arguments: argparse.Namespace) -> int:
@@ -69,7 +69,7 @@ def main() -> int:
         parser.error("a silo that stops needs another one to move its grains to: --silos 2 or more")
     if arguments.grains < 1 or arguments.calls_per_s <= 0 or arguments.seconds <= 0:
         parser.error("--grains, --calls-per-s and --seconds must be above 0")
-    return run_on(None, run(arguments))
+    return run_to_end(run(arguments))
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ class Display:
         quiet: print no lines: standard output is for the JSON, and a table is only drawn on standard error.
     """
 
-    def __init__(self, steps: Steps, *, quiet: bool = False) -> None:
-        self.console = Console(stderr=quiet, highlight=False, soft_wrap=True)
+    def __init__(self, steps: Steps, *, quiet: bool = False, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=quiet, highlight=False, soft_wrap=True)
         self._steps = steps
         self._quiet = quiet
         self._live: Live | None = None

@@ -46,9 +46,11 @@ class Ledger:
         anew = reading.turns <= self.turns
         uncounted = reading.turns - 1 - (0 if anew else self.turns)
         known = {0 if anew else self.last} | self.open
-        if uncounted > self.may_still_run or reading.before >= number:
+        if anew and not may_begin_again:
+            finding = Finding.LOST
+        elif uncounted > self.may_still_run or reading.before >= number:
             finding = Finding.REPEATED
-        elif (anew and not may_begin_again) or reading.before not in known:
+        elif reading.before not in known:
             finding = Finding.LOST
         else:
             finding = Finding.BEGAN_AGAIN if anew else Finding.AS_EXPECTED

@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from samples.rolling.ledger import Finding, Ledger
@@ -112,7 +112,7 @@ class Load:
         self._running = True
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncGenerator[None]:
         """Call for as long as the block runs, then wait until every call has ended; one that does not is lost."""
         callers = asyncio.create_task(self._run(), name="callers")
         try:
@@ -132,13 +132,17 @@ class Load:
                 callers.create_task(self._call_again_and_again(index))
 
     async def round(self) -> None:
-        """Wait until every grain has answered a call that was made after now."""
+        """Wait until every grain has answered a call made after now; raises RuntimeError where one does not."""
         # The next answer may be to a call that is out already; the one after it is not.
         this = _Round(dict.fromkeys(range(len(self.meters)), 2))
         self._rounds.append(this)
         try:
             async with asyncio.timeout(ROUND_TIMEOUT_S):
                 await this.over.wait()
+        except TimeoutError:
+            silent = ", ".join(str(index) for index in sorted(this.missing)[:PROBLEMS_KEPT_MAX])
+            problems = "; ".join(self.tally.problems) or "no call has failed"
+            raise RuntimeError(f"meters {silent} did not answer within {ROUND_TIMEOUT_S:.0f} s ({problems})") from None
         finally:
             self._rounds.remove(this)
 

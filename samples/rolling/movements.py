@@ -6,7 +6,7 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from samples.local_cluster import LocalCluster, local_cluster
@@ -60,7 +60,7 @@ class Movements:
             if outcome.moved:
                 self.pauses_s.append(outcome.pause_s)
                 self.load.moved(outcome.grain.key, outcome.target_name)
-            else:
+            elif outcome.source != outcome.target:  # else its caller has not heard yet that it is there
                 self.not_made[outcome.why] += 1
 
     async def move_at_random(self, seconds: float) -> None:
@@ -77,7 +77,7 @@ class Movements:
         exit_code = await self.cluster.silos[name].stop()
         stopped = time.monotonic()
         await self.cluster.silos.start(name)
-        self.restarts.append(Restart(name, exit_code, stopped - began, time.monotonic() - stopped))
+        self.restarts.append(Restart(name, exit_code, round(stopped - began, 3), round(time.monotonic() - stopped, 3)))
         elsewhere = self._elsewhere(name)
         share = len(self.load.meters) // len(self.cluster.names)
         chosen = self.rng.sample(elsewhere, min(share, len(elsewhere)))
@@ -93,7 +93,7 @@ class Movements:
 @contextlib.asynccontextmanager
 async def cluster_under_load(
     module: str, steps: Steps, *, silos: int, grains: int, calls_per_s: float, seed: int
-) -> AsyncIterator[Movements]:
+) -> AsyncGenerator[Movements]:
     """Start a cluster and call its grains; once all have answered, the block may do with the cluster as it likes."""
     async with contextlib.AsyncExitStack() as stack:
         with steps.step(f"{silos} silos start", expected_s=START_S):

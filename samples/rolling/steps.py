@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 from samples.rolling.load import Tally
@@ -54,7 +54,7 @@ class Steps:
     _begun: _Begun | None = None
 
     @contextlib.contextmanager
-    def step(self, what: str, *, expected_s: float) -> Iterator[None]:
+    def step(self, what: str, *, expected_s: float) -> Generator[None]:
         """Do one part of the run inside the block."""
         tally = self.tally
         tally.slowest_s = 0.0

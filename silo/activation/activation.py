@@ -135,12 +135,11 @@ class Activation:
 
     def admit(self, call: Call, *, forced: bool = False) -> None:
         """Take a call in: it runs now, waits for its turn, or is answered with why it does neither."""
-        if call.spec is None:
-            try:
-                call.spec = self.kind.method(call.method)
-            except NotExecuted as unknown:
-                call.on_answer(call, Answer.failed(unknown))
-                return
+        try:
+            call.spec = self.kind.method(call.method)  # the caller may know another class of this kind, such as an interface
+        except NotExecuted as unknown:
+            call.on_answer(call, Answer.failed(unknown))
+            return
         match self.turns.admit(call, forced=forced):
             case Admission.START:
                 self._start(call)

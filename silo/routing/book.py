@@ -22,14 +22,24 @@ class CallBook:
         calls_max: how many may be open at once; more are refused as Overloaded.
         lane_calls_max: how many calls of one caller to one grain may be held back to keep their order.
         large_bytes: payloads from this size on are written in pieces, so that their lane waits for the last one.
+        answer_grace_s: how long past its deadline a call that is out waits for the peer's own verdict on it, which knows more.
     """
 
-    def __init__(self, codec: ValueCodec, *, calls_max: int, lane_calls_max: int, large_bytes: int) -> None:
+    def __init__(
+        self,
+        codec: ValueCodec,
+        *,
+        calls_max: int,
+        lane_calls_max: int,
+        large_bytes: int,
+        answer_grace_s: float = 0.0,
+    ) -> None:
         self.lanes: Lanes
         self.large_bytes = large_bytes
         self._codec = codec
         self._calls_max = calls_max
         self._lane_calls_max = lane_calls_max
+        self._answer_grace_s = answer_grace_s
         self._open: dict[int, Call] = {}
         self._empty: asyncio.Future[None] | None = None
         self._route: Callable[[Call], None]
@@ -130,6 +140,12 @@ class CallBook:
                 yield call
 
     def _overdue(self, call: Call) -> None:
+        if call.target is not None and self._answer_grace_s:
+            call.timer = asyncio.get_running_loop().call_later(self._answer_grace_s, self._give_up, call)
+        else:
+            self._give_up(call)
+
+    def _give_up(self, call: Call) -> None:
         call.timer = None
         if self._recall(call) and call.target is not None:
             error: SiloError = CallExpired(f"{call.grain}.{call.method}: the deadline passed before the call was started")

@@ -17,10 +17,12 @@ import sys
 import weakref
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from silo.testing.nodes import CURRENT_NODE, Node, NodeState
+from silo.testing.tasks import NumberedFuture, NumberedTask, put_away
+from silo.testing.tasks import describe_task as describe_task  # for those who look at a loop's pending tasks
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -33,8 +35,6 @@ CANCELLED_TIMERS_MAX = 1_000
 """How many cancelled timers may lie in the heap before it is swept."""
 TASK_DESTROYED = "Task was destroyed but it is pending!"
 """What asyncio says of a task that was collected before it ended."""
-FINALLY_BLOCKS_MAX = 50
-"""How many waits in nested `finally` blocks are cut short when a task is put away unfinished."""
 
 
 class SimulationFailure(Exception):
@@ -55,28 +55,6 @@ class CallbackFailed(SimulationFailure):
 
 class TasksLeaked(SimulationFailure):
     """The program ended and left tasks behind that nobody waits for."""
-
-
-class NumberedTask(asyncio.Task[T]):
-    """A task whose hash is its number, so that a set of tasks has the same order in each run."""
-
-    def __init__(self, number: int, coro: Coroutine[Any, Any, T], **options: Any) -> None:
-        self._number = number
-        super().__init__(coro, **options)
-
-    def __hash__(self) -> int:
-        return self._number
-
-
-class NumberedFuture(asyncio.Future[T]):
-    """Likewise a future."""
-
-    def __init__(self, number: int, *, loop: asyncio.AbstractEventLoop) -> None:
-        self._number = number
-        super().__init__(loop=loop)
-
-    def __hash__(self) -> int:
-        return self._number
 
 
 class VirtualTimeLoop(asyncio.BaseEventLoop):
@@ -364,7 +342,12 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         if self._is_closed:
             return
         self._burying = True
-        self._bury_tasks()
+        running = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)  # `finally` blocks may ask for it
+        try:
+            self._bury_tasks()
+        finally:
+            asyncio._set_running_loop(running)
         for queue in self._callbacks.values():
             queue.clear()
         self._timers.clear()
@@ -378,8 +361,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             for task in tasks:  # a `finally` block may have started another one: hence the outer loop
                 buried.add(id(task))
                 keep.append(task)
-                task._log_destroy_pending = False  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] - as asyncio.gather does
-                _close_coroutine(task)
+                put_away(task)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -448,32 +430,6 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         lines = [f"  {self._tasks[task].name}: {describe_task(task)}" for task in self.pending_tasks()]
         lines += [f"  {node.name} is paused" for node in self._callbacks if node.state is NodeState.PAUSED]
         return "\n".join(lines) or "  nobody"
-
-
-def describe_task(task: asyncio.Task[Any]) -> str:
-    """A task's name and the chain of functions that waits in it, outermost first."""
-    return f"{task.get_name()}: " + (" > ".join(_frames(task.get_coro())) or "not started")
-
-
-def _frames(coroutine: Any) -> Iterator[str]:
-    while coroutine is not None:
-        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
-        if frame is None:
-            return
-        yield f"{frame.f_code.co_qualname} ({frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno})"
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
-
-
-def _close_coroutine(task: asyncio.Task[Any]) -> None:
-    coroutine: Any = task.get_coro()
-    for _ in range(FINALLY_BLOCKS_MAX):
-        try:
-            coroutine.close()
-        except RuntimeError:  # it waits in a `finally` block: close it there too
-            continue
-        except (Exception, asyncio.CancelledError):  # its node is gone, or the run is over: nobody is left to be told
-            return
-        return
 
 
 def run(

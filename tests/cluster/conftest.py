@@ -15,7 +15,7 @@ from tests.cluster.clusters import Cluster, MemoryStand, RealStand
 from tests.cluster.stage import Stage, staged
 
 VIRTUAL_S_MAX = 3600.0
-STEPS_MAX = 3_000_000
+STEPS_MAX = 600_000
 
 
 def pytest_configure(config: pytest.Config) -> None:

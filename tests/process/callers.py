@@ -15,7 +15,6 @@ import sys
 from silo.application import run_on
 from silo.client import Client
 from silo.reference import with_timeout
-
 from tests.process.grains import Counter
 from tests.process.witnessed import WitnessedCaller
 from tests.support.witness import Ended, FileWitness

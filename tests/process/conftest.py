@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from silo.embedded import EmbeddedServer
-
 from tests.process.stage import Stage
 
 HERE = Path(__file__).parent
@@ -29,5 +28,3 @@ def make_stage(own_redis_server: EmbeddedServer, cluster_name: str, tmp_path: Pa
         return Stage(own_redis_server.url, cluster_name, tmp_path, settings or {}, environment)
 
     return make
-
-

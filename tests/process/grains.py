@@ -9,7 +9,7 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,6 @@ from silo.grain import Grain, grain, read_only, soft_state
 from silo.grain_context import current_activation
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
 from silo.reference import with_timeout
-
 from tests.process.witnessed import WitnessedCaller
 from tests.support.witness import FileWitness, What
 
@@ -59,7 +58,7 @@ class WitnessedGrain(Grain):
         self._witness(what, grain=str(self.id), activation=self._activation, silo=self._incarnation, **more)
 
     @contextmanager
-    def _turn(self, call: str) -> Iterator[None]:
+    def _turn(self, call: str) -> Generator[None]:
         self._tell(What.TURN_STARTED, call=call)
         value = None
         try:

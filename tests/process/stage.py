@@ -21,7 +21,6 @@ from silo.directory.members_reader import MembersReader
 from silo.directory.membership import SiloRow, SiloStatus, View
 from silo.directory.redis_connection import RedisClient, open_redis
 from silo.testing.processes import ProcessCluster, SiloProcess
-
 from tests.process.grains import WITNESS_VARIABLE
 from tests.support.history import check
 from tests.support.witness import Event, FileWitness, What, read_events
@@ -110,7 +109,7 @@ class Stage:
             await self._redis.aclose()
         self.witness.close()
 
-    # ------------------------------------------------------------------------------------------------------------ actors
+    # ----------------------------------------------------------------------------------------------------------- actors
 
     async def start(self, *names: str, **options: Any) -> None:
         """Start silos, all at once."""
@@ -148,7 +147,7 @@ class Stage:
             ended.update(each)
         return ended
 
-    # ----------------------------------------------------------------------------------------------------------- members
+    # ---------------------------------------------------------------------------------------------------------- members
 
     async def view(self) -> View:
         """The members as the table shows them now."""
@@ -170,11 +169,11 @@ class Stage:
     async def until(self, holds: Callable[[View], bool], timeout_s: float) -> View:
         """Look at the members until they are as wanted."""
         async with asyncio.timeout(timeout_s):
-            while not holds(view := await self.view()):
+            while not holds(view := await self.view()):  # noqa: ASYNC110 - nobody here is told of changes
                 await asyncio.sleep(ASK_EVERY_S)
         return view
 
-    # ------------------------------------------------------------------------------------------------------------ faults
+    # ----------------------------------------------------------------------------------------------------------- faults
 
     async def kill(self, name: str) -> SiloAddress:
         """SIGKILL a silo; returns which incarnation that was."""
@@ -202,7 +201,7 @@ class Stage:
         """From now on calls are answered again."""
         self.witness(What.HEALED)
 
-    # ----------------------------------------------------------------------------------------------------------- verdict
+    # ---------------------------------------------------------------------------------------------------------- verdict
 
     def now(self) -> float:
         """The time on the witness's clock."""
@@ -229,6 +228,11 @@ class Stage:
         by_rule = dict(Tally(violation.rule for violation in found))
         assert not found, f"{len(found)} violations in {len(events)} events {by_rule}:\n{shown}"
         return events
+
+
+def turn_of(grain: str) -> Callable[[Event], bool]:
+    """Whether an event is the start of a turn of that grain."""
+    return lambda event: event.what is What.TURN_STARTED and event.grain == grain
 
 
 async def ended_with(process: SiloProcess | asyncio.subprocess.Process, timeout_s: float) -> int:

@@ -8,7 +8,6 @@ from collections import Counter as Tally
 from collections.abc import Callable
 
 from silo.client import Client
-
 from tests.process.grains import Counter
 from tests.process.stage import LONG, Stage
 from tests.support.witness import Ended, What

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from silo.client import Client
-
 from tests.process.grains import Counter
 from tests.process.stage import LONG, Stage, in_ms, percentile
 from tests.support.witness import Event, What
@@ -17,8 +16,8 @@ from tests.support.witness import Event, What
 SILOS = ("silo-1", "silo-2", "silo-3")
 CALLERS = ("caller-1", "caller-2")
 SHARE_OF_CAPACITY = 0.3
-PAUSE_P99_S = 0.025 if LONG else 0.250
-"""The bar; in the short form a wide one, since other tests run beside it."""
+PAUSE_P99_S = 0.025
+"""The bar. In the short form, beside other tests, a pause may also last as long as calls take there anyway."""
 MOVES_PER_S = 25.0
 
 
@@ -79,7 +78,7 @@ async def move_steadily(client: Client, movers: int, seconds: float) -> None:
             due += 1 / MOVES_PER_S
 
 
-async def test_a_moving_grain_pauses_for_less_than_25_ms_at_30_percent_of_capacity(
+async def test_p99_of_the_pauses_of_moves_is_below_25_ms_at_30_percent_of_capacity(
     make_stage: Callable[..., Stage],
 ) -> None:
     grains, movers = (1_000, 500) if LONG else (300, 150)
@@ -113,4 +112,5 @@ async def test_a_moving_grain_pauses_for_less_than_25_ms_at_30_percent_of_capaci
         print(f"  calls to them otherwise {in_ms(found.between)}")
         print(f"  calls to other grains   {in_ms(found.others)}")
         assert len(found.pauses) > seconds * MOVES_PER_S / 3
-        assert percentile(found.pauses, 0.99) < PAUSE_P99_S
+        allowed_s = PAUSE_P99_S if LONG else max(PAUSE_P99_S, percentile(found.others, 0.99))
+        assert percentile(found.pauses, 0.99) < allowed_s

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Sequence
 
 from silo.reference import with_timeout
-
 from tests.process.grains import Mirror
 from tests.process.stage import LONG, Stage, in_ms, percentile
 from tests.support.witness import Ended, Event, What
@@ -15,10 +14,10 @@ from tests.support.witness import Ended, Event, What
 BLOCK_BYTES = 20 * 1024 * 1024
 ROUNDS = 20 if LONG else 6
 BASELINE_S = 10.0 if LONG else 2.5
-DISTURBED_TIMES_MAX = 10.0
-"""By how much the p99 of small calls may grow while large ones travel …"""
-DISTURBED_P99_S = 0.100
-"""… if it is above this: below, what is measured is how a machine shares its cores."""
+SHARE_OF_LARGE_MAX = 0.5
+"""The p99 of small calls, as a share of the time of a large one, for which it would be 1 if they waited for it …"""
+DISTURBED_TIMES_MAX = 5.0
+"""… and as a multiple of what it is without large calls; the larger counts, since a busy machine disturbs too."""
 
 
 def latencies(events: Sequence[Event], since: float, until: float) -> list[float]:
@@ -42,22 +41,24 @@ async def test_20_mib_arguments_and_results_arrive_whole_and_leave_small_calls_u
         started = stage.now()
         await asyncio.sleep(BASELINE_S)
         large_from = stage.now()
+        large: list[float] = []
         for number in range(ROUNDS):
-            block = blocks[number % len(blocks)]
+            block, began = blocks[number % len(blocks)], stage.now()
             assert await mirrors[number % len(mirrors)].reflect(block) == block
+            large.append(stage.now() - began)
         large_until = stage.now()
         ended = await stage.stop_callers()
 
         events = stage.assert_promises_kept()
         before = latencies(events, started, large_from)
         during = latencies(events, large_from, large_until)
-        rate = 2 * ROUNDS * BLOCK_BYTES / (large_until - large_from) / 2**20
-        print(f"\n{ROUNDS} × 20 MiB there and back at {rate:.0f} MiB/s")
+        print(f"\n20 MiB there and back   {in_ms(large)}")
         print(f"  small calls before  {in_ms(before)}")
         print(f"  small calls during  {in_ms(during)}")
         assert ended.total() == ended[Ended.VALUE]
         assert len(during) > 50
-        assert percentile(during, 0.99) < max(DISTURBED_TIMES_MAX * percentile(before, 0.99), DISTURBED_P99_S)
+        allowed_s = max(SHARE_OF_LARGE_MAX * percentile(large, 0.5), DISTURBED_TIMES_MAX * percentile(before, 0.99))
+        assert percentile(during, 0.99) < allowed_s
 
 
 async def test_two_large_calls_at_once_arrive_whole(make_stage: Callable[..., Stage]) -> None:
@@ -67,7 +68,5 @@ async def test_two_large_calls_at_once_arrive_whole(make_stage: Callable[..., St
     async with make_stage() as stage, stage.client() as one, stage.client() as other:
         await stage.start("silo-1", "silo-2")
         mirrors = [with_timeout(client.grain(Mirror, str(n)), 30.0) for n, client in enumerate((one, other))]
-        answers = await asyncio.gather(
-            *(mirror.reflect(block) for mirror, block in zip(mirrors, blocks, strict=True))
-        )
+        answers = await asyncio.gather(*(mirror.reflect(block) for mirror, block in zip(mirrors, blocks, strict=True)))
         assert list(answers) == blocks

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,6 @@ from silo.client import Client
 from silo.directory.errors import SiloError
 from silo.embedded import EmbeddedServer, free_port
 from silo.reference import with_timeout
-
 from tests.process.grains import Counter
 from tests.process.stage import LONG, Stage, continue_process, in_ms, stop_process
 from tests.support.witness import Ended, What
@@ -38,6 +38,7 @@ class Knocker:
     """Calls one grain at a steady pace, whatever becomes of the calls."""
 
     answered_at: list[float] = field(default_factory=list[float])
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
     failed: list[SiloError] = field(default_factory=list[SiloError])
 
     async def call(self, counter: Counter, timeout_s: float) -> None:
@@ -48,6 +49,7 @@ class Knocker:
             self.failed.append(error)
         else:
             self.answered_at.append(time.monotonic())
+            self.answered.set()
 
     async def one_at_a_time(self, counter: Counter, timeout_s: float) -> None:
         """Until cancelled."""
@@ -64,9 +66,9 @@ class Knocker:
 
 
 @contextlib.asynccontextmanager
-async def in_background(*works: object) -> AsyncIterator[None]:
+async def in_background(*works: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
     """Run them beside the block, and cancel them at its end."""
-    tasks = [asyncio.ensure_future(work) for work in works]  # type: ignore[call-overload]
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         yield
     finally:
@@ -93,22 +95,21 @@ async def test_R205_existing_grain_recovers_under_traffic_within_a_second_of_the
     async with make_stage() as stage, stage.client() as client:
         counter = await lose_the_only_silo(stage, client, listen)
         knocker, drummer = Knocker(), Knocker()
-        async with in_background(
-            knocker.one_at_a_time(counter, 8.0), drummer.at_a_rate(counter, 8.0, every_s=0.01)
-        ):
+        async with in_background(knocker.one_at_a_time(counter, 8.0), drummer.at_a_rate(counter, 8.0, every_s=0.01)):
             await asyncio.sleep(OUTAGE_S)
             assert not knocker.answered_at
             await stage.start("silo-2", listen=listen if same_endpoint else "127.0.0.1:0")
             registered = time.monotonic()
             async with asyncio.timeout(20):
-                while not knocker.answered_at or not drummer.answered_at:
-                    await asyncio.sleep(0.01)
+                await asyncio.gather(knocker.answered.wait(), drummer.answered.wait())
         first_s = knocker.answered_at[0] - registered, drummer.answered_at[0] - registered
         print(f"\nanswered {first_s[0] * 1000:.0f} and {first_s[1] * 1000:.0f} ms after the silo was ready")
         assert max(first_s) < ACTIVATED_WITHIN_S
 
 
-async def test_R206_after_a_quiet_outage_the_first_call_succeeds_within_200_ms(make_stage: Callable[..., Stage]) -> None:
+async def test_R206_after_a_quiet_outage_the_first_call_succeeds_within_200_ms(
+    make_stage: Callable[..., Stage],
+) -> None:
     async with make_stage() as stage, stage.client() as client:
         counter = await lose_the_only_silo(stage, client, "127.0.0.1:0")
         await asyncio.sleep(OUTAGE_S)

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from silo.directory.errors import NotExecuted, OutcomeUnknown
-
 from tests.support.witness import Ended, ListWitness, What
 
 
@@ -55,7 +54,7 @@ class WitnessedCaller:
             outcome, because = Ended.NOT_EXECUTED, repr(error)
         except OutcomeUnknown as error:
             outcome, because = Ended.OUTCOME_UNKNOWN, repr(error)
-        except Exception as error:  # noqa: BLE001 # whatever it is, it is how the call ended
+        except Exception as error:  # whatever it is, it is how the call ended
             outcome, because = Ended.APPLICATION_ERROR, repr(error)
         finally:
             self.ended[outcome] += 1

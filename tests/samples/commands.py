@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +32,13 @@ class Ended:
 
 
 @contextlib.asynccontextmanager
-async def started(command: Sequence[str], *, cwd: Path = ROOT) -> AsyncIterator[asyncio.subprocess.Process]:
+async def started(command: Sequence[str], *, cwd: Path = ROOT) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Run a command for as long as the block; what still runs at its end is killed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SILO_", "OTEL_"))}
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,
-        env={**environment, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+        env={**environment, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -54,9 +54,15 @@ async def started(command: Sequence[str], *, cwd: Path = ROOT) -> AsyncIterator[
 
 
 async def run(command: Sequence[str], *, cwd: Path = ROOT) -> Ended:
-    """Run a command to its end."""
-    async with started(command, cwd=cwd) as process, asyncio.timeout(COMMAND_TIMEOUT_S):
-        return await ended(process)
+    """Run a command to its end. One that does not end says where it stands, and what it has printed."""
+    async with started(command, cwd=cwd) as process:
+        ending = asyncio.create_task(ended(process))
+        done, _ = await asyncio.wait([ending], timeout=COMMAND_TIMEOUT_S)
+        if not done:
+            process.send_signal(signal.SIGABRT)  # Python's fault handler writes the stacks
+        result = await ending
+    assert done, f"{' '.join(command)} did not end within {COMMAND_TIMEOUT_S} s: {result.told}"
+    return result
 
 
 async def ended(process: asyncio.subprocess.Process) -> Ended:

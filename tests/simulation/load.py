@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from silo.client import Client
@@ -47,8 +47,8 @@ class Caller:
             )()
             await asyncio.sleep(rng.expovariate(4.0))
 
-    async def touch_all(self, deadline_s: float) -> None:
-        """One call to each grain."""
+    async def touch_all(self, deadline_s: float, others: Sequence[str]) -> None:
+        """One call to each grain, and to counters that others have called."""
         async with asyncio.TaskGroup() as group:
             for key in map(str, range(self._keys)):
                 counter = with_timeout(self._client.grain(Counter, key), deadline_s)
@@ -56,6 +56,9 @@ class Caller:
                 group.create_task(self._call(counter.increment, f"counter/{key}", deadline_s))
                 forward = partial(relay.forward, target="0", times=0)
                 group.create_task(self._call(forward, f"relay/{key}", deadline_s))
+            for key in others:
+                counter = with_timeout(self._client.grain(Counter, key), deadline_s)
+                group.create_task(self._call(counter.increment, f"counter/{key}", deadline_s))
 
     async def _burst(self) -> None:
         """Calls to one counter at once: they run in this order."""

@@ -63,7 +63,8 @@ PROFILES = (
     Profile("pauses", (Act.MOVE, Act.MOVE, Act.PAUSE, Act.HICCUP)),
     Profile("partitions", (Act.MOVE, Act.MOVE, Act.CUT, Act.CUT_ONE_WAY, Act.ISOLATE, Act.RESET)),
     Profile(
-        "store", (Act.MOVE, Act.STAMPEDE, Act.STORE_DOWN, Act.STORE_FAILS, Act.STORE_LOSES_ANSWERS, Act.STORE_CUT, Act.JOIN)
+        "store",
+        (Act.MOVE, Act.STAMPEDE, Act.STORE_DOWN, Act.STORE_FAILS, Act.STORE_LOSES_ANSWERS, Act.STORE_CUT, Act.JOIN),
     ),
     Profile("everything", tuple(Act)),
 )

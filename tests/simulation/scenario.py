@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import itertools
 import random
 import traceback
 from collections import Counter as Tally
@@ -16,7 +15,8 @@ from typing import Any
 from silo.directory.errors import SiloError
 from silo.reference import with_timeout
 from silo.testing.nodes import Node, NodeKilled
-from silo.testing.virtual_time import SimulationFailure, VirtualTimeLoop, describe_task
+from silo.testing.tasks import describe_task
+from silo.testing.virtual_time import SimulationFailure, VirtualTimeLoop
 from tests.simulation.cluster import ClientProcess, Process, SimulatedCluster
 from tests.simulation.grains import Counter, Relay, Stage, staged, witnessed
 from tests.simulation.load import Caller
@@ -111,7 +111,7 @@ class Scenario:
         self._result = result
         self._cluster = SimulatedCluster(loop, random.Random(rng.random()), stage)
         self._keys = rng.choice((2, 5, 12))
-        self._flashes = itertools.count(1)
+        self._flashes: list[str] = []
         self._loads: dict[ClientProcess, asyncio.Task[None]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
@@ -205,7 +205,8 @@ class Scenario:
 
     async def _stampede(self) -> None:
         """Whoever there is calls one new counter, all at once."""
-        key, deadline_s = f"flash-{next(self._flashes)}", DEADLINES_PLANNED_S[0]
+        key, deadline_s = f"flash-{len(self._flashes)}", DEADLINES_PLANNED_S[0]
+        self._flashes.append(key)
         target = f"counter/{key}"
 
         async def call(node: Node, counter: Counter, caller: str, silo: str = "") -> None:
@@ -341,7 +342,7 @@ class Scenario:
     async def _expect_that_all_grains_answer(self) -> None:
         process = await self._cluster.start_client()
         caller = Caller(process.client, process.name, self._rng, keys=self._keys, deadlines_s=())
-        await process.node.run(caller.touch_all(PATIENT_S), name="touch all grains")
+        await process.node.run(caller.touch_all(PATIENT_S, self._flashes), name="touch all grains")
 
     async def _stop(self) -> None:
         cluster = self._cluster

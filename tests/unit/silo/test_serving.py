@@ -22,6 +22,7 @@ class FakeSilo:
     """What `serve` needs of a silo, and what was asked of it."""
 
     endpoint = "127.0.0.1:4711"
+    drained_by_admin = False
 
     def __init__(self, started: asyncio.Queue[FakeSilo]) -> None:
         self.asked: list[str] = []
@@ -74,6 +75,15 @@ async def test_a_silo_that_ends_by_itself_ends_the_process_with_1(started: async
     silo = await _next(started)
     silo.ends_by_itself.set()
     assert await asyncio.wait_for(serving, TIMEOUT_S) == 1
+    assert silo.asked == ["start", "close"]
+
+
+async def test_a_silo_that_an_administrator_drained_ends_the_process_with_0(started: asyncio.Queue[FakeSilo]) -> None:
+    serving = asyncio.create_task(serve([], SiloSettings()))
+    silo = await _next(started)
+    silo.drained_by_admin = True
+    silo.ends_by_itself.set()
+    assert await asyncio.wait_for(serving, TIMEOUT_S) == 0
     assert silo.asked == ["start", "close"]
 
 

@@ -124,7 +124,7 @@ async def test_a_silo_exports_what_it_has_before_it_ends(
     assert exporting_silo.stdout is not None
     async with asyncio.timeout(30):
         ready = await exporting_silo.stdout.readline()
-        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
         application = import_application("exported_application")
         async with Client.connect(redis_url, cluster=cluster_name) as client:
             assert await client.grain(application.Exported, "a").call() == "a"

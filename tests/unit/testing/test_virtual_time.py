@@ -187,6 +187,31 @@ def test_tasks_left_behind_are_put_away_without_a_word(recwarn: pytest.WarningsR
     assert not recwarn.list
 
 
+def test_putting_tasks_away_bears_finally_blocks_that_start_others(recwarn: pytest.WarningsRecorder) -> None:
+    async def stubborn() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.get_running_loop().create_task(asyncio.sleep(1))
+
+    async def main() -> None:
+        asyncio.create_task(stubborn())  # noqa: RUF006 # left behind on purpose
+        await asyncio.sleep(1)
+
+    run(main, leaks_allowed=True)
+    assert not recwarn.list
+
+
+def test_a_set_of_tasks_has_the_same_order_in_each_run() -> None:
+    async def main() -> list[str]:
+        futures = {asyncio.get_running_loop().create_future() for _ in range(20)}
+        tasks = {asyncio.create_task(asyncio.sleep(number)) for number in range(20)}
+        await asyncio.wait(tasks)
+        return [task.get_name() for task in tasks] + [str(hash(future)) for future in futures]
+
+    assert run(main) == run(main)
+
+
 def test_threads_are_refused() -> None:
     async def main() -> None:
         await asyncio.to_thread(print, "never")

@@ -1,0 +1,484 @@
+"""Moves of grains that are at work: what runs ends first, what waits goes along, and nobody waits for ever. R-419, R-449 and after."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from silo.activation.activation import State
+from silo.directory.errors import GrainMoved, OutcomeUnknown
+from silo.grain import Grain, current_grain, grain, read_only, soft_state
+from silo.migration.lifecycle import MigrationNotice
+from silo.migration.outcome import MoveStatus
+from silo.migration.participants import DehydrateContext, RehydrateContext
+from silo.reference import with_hint
+from silo.settings import MigrationSettings
+
+from tests.cluster.clusters import Cluster
+from tests.cluster.grains import Ledger
+from tests.cluster.stage import Stage, gate, say
+
+pytestmark = pytest.mark.real
+
+
+class _Worker(Grain):
+    """Works until a gate opens."""
+
+    done: list[str] = soft_state(default_factory=list)
+
+    def __init__(self) -> None:
+        self.running = 0
+
+    async def work(self, name: str, gate_name: str) -> str:
+        self.running += 1
+        say(f"{name} starts at {self.silo}")
+        try:
+            await gate(gate_name)
+        except asyncio.CancelledError:
+            say(f"{name} was interrupted")
+            raise
+        finally:
+            self.running -= 1
+        self.done.append(name)
+        return self.silo
+
+    async def touch(self) -> str:
+        return self.silo
+
+    async def finished(self) -> list[str]:
+        return self.done
+
+    @read_only
+    async def look(self) -> str:
+        return self.silo
+
+    def on_dehydrate(self, context: DehydrateContext) -> None:
+        say(f"dehydrated with {self.running} running")
+
+    def on_rehydrate(self, context: RehydrateContext) -> None:
+        """Nothing beside the soft state."""
+
+
+@grain(kind="worker")
+class Worker(_Worker):
+    pass
+
+
+@grain(kind="juggler", reentrant=True)
+class Juggler(_Worker):
+    async def work_for(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return self.silo
+
+
+@grain(kind="homebody", on_busy="stay")
+class Homebody(_Worker):
+    async def on_migrating(self, notice: MigrationNotice) -> None:
+        say(f"notice of {notice.target}")
+        await gate("noticed")
+
+
+@grain(kind="nervous", on_busy="interrupt")
+class Nervous(_Worker):
+    pass
+
+
+@grain(kind="limited", drain_timeout=0.2)
+class Limited(_Worker):
+    pass
+
+
+async def test_R419_R459_interleaved_calls_end_first_nothing_starts_meanwhile_and_then_it_is_dehydrated(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Juggler,))
+    client = await cluster.client()
+    juggler = with_hint(client.grain(Juggler, "k"), "a")
+    await juggler.touch()
+    running = [asyncio.create_task(juggler.work(f"old {number}", f"go {number}")) for number in range(3)]
+    for number in range(3):
+        await stage.heard(f"old {number} starts at a")
+    moving = asyncio.create_task(client.migrate(juggler, to="b"))
+    await cluster.draining(juggler)
+    late = [asyncio.create_task(juggler.work(f"new {number}", "go new")) for number in range(3)]
+    await cluster.queued(juggler, 3)
+    for number in (1, 0):
+        stage.gate(f"go {number}").open()
+        await running[number]
+    assert not any(line.startswith(("new", "dehydrated")) for line in stage.lines)
+    stage.gate("go 2").open()
+    stage.gate("go new").open()
+    assert (await moving).moved
+    assert await asyncio.gather(*running) == ["a"] * 3
+    assert await asyncio.gather(*late) == ["b"] * 3
+    assert stage.lines.index("dehydrated with 0 running") == 3
+
+
+@grain(kind="upstream")
+class Upstream(Grain):
+    async def ask(self, key: str) -> str:
+        say("asking")
+        return f"{self.silo} heard from {await self.grain(Worker, key).work('downstream', 'go')}"
+
+    async def touch(self) -> str:
+        return self.silo
+
+
+async def test_R449_moving_a_caller_cancels_nothing_downstream_and_the_reply_finds_it(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", "c", kinds=(Worker, Upstream))
+    client = await cluster.client()
+    upstream, worker = client.grain(Upstream, "u"), client.grain(Worker, "w")
+    await with_hint(upstream, "a").touch()
+    await with_hint(worker, "b").touch()
+    asking = asyncio.create_task(upstream.ask("w"))
+    await stage.heard("downstream starts at b")
+    moving = asyncio.create_task(client.migrate(upstream, to="c"))
+    await cluster.draining(upstream)
+    stage.gate("go").open()
+    assert await asking == "a heard from b"
+    assert (await moving).moved
+    assert await upstream.touch() == "c"
+    assert "downstream was interrupted" not in stage.lines
+
+
+async def test_R449_both_ends_of_a_running_call_may_be_on_the_move(cluster: Cluster, stage: Stage) -> None:
+    await cluster.start("a", "b", "c", kinds=(Worker, Upstream))
+    client = await cluster.client()
+    upstream, worker = client.grain(Upstream, "u"), client.grain(Worker, "w")
+    await with_hint(upstream, "a").touch()
+    await with_hint(worker, "b").touch()
+    asking = asyncio.create_task(upstream.ask("w"))
+    await stage.heard("downstream starts at b")
+    moving = [asyncio.create_task(client.migrate(each, to="c")) for each in (upstream, worker)]
+    await cluster.draining(upstream)
+    await cluster.draining(worker)
+    stage.gate("go").open()
+    assert await asking == "a heard from b"
+    assert all(outcome.moved for outcome in await asyncio.gather(*moving))
+
+
+async def test_R450_a_move_whose_drain_takes_too_long_is_aborted_and_all_calls_are_answered_at_the_old_place(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Limited,))
+    client = await cluster.client()
+    limited = with_hint(client.grain(Limited, "k"), "a")
+    await limited.touch()
+    running = asyncio.create_task(limited.work("long", "go"))
+    await stage.heard("long starts at a")
+    moving = asyncio.create_task(client.migrate(limited, to="b"))
+    await cluster.draining(limited)
+    waiting = asyncio.create_task(limited.touch())
+    outcome = await moving
+    assert outcome.status is MoveStatus.ABORTED
+    assert "0.2 s" in outcome.why
+    assert not running.done()
+    stage.gate("go").open()
+    assert (await running, await waiting) == ("a", "a")
+    assert await limited.finished() == ["long"]
+    assert (await client.migrate(limited, to="b")).moved
+
+
+async def test_R450_a_call_that_was_running_when_its_silo_had_to_stop_is_told_so_and_not_left_hanging(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Worker,), migration=MigrationSettings(shutdown_timeout_s=0.5))
+    client = await cluster.client()
+    worker = with_hint(client.grain(Worker, "k"), "a")
+    await worker.touch()
+    running = asyncio.create_task(worker.work("endless", "never"))
+    await stage.heard("endless starts at a")
+    started = asyncio.get_running_loop().time()
+    stopping = asyncio.create_task(cluster.stop("a"))
+    with pytest.raises(OutcomeUnknown):
+        await running
+    await stopping
+    assert asyncio.get_running_loop().time() - started < 5.0
+    assert await worker.touch() == "b"
+
+
+async def test_R442_a_kind_that_says_interrupt_moves_at_once_and_the_callers_do_not_know_how_it_ended(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Nervous,))
+    client = await cluster.client()
+    nervous = with_hint(client.grain(Nervous, "k"), "a")
+    await nervous.touch()
+    running = asyncio.create_task(nervous.work("long", "never"))
+    await stage.heard("long starts at a")
+    waiting = asyncio.create_task(nervous.touch())
+    await cluster.queued(nervous, 1)
+    assert (await client.migrate(nervous, to="b")).moved
+    with pytest.raises(OutcomeUnknown, match="interrupted"):
+        await running
+    assert await waiting == "b"
+    assert "long was interrupted" in stage.lines
+
+
+@grain(kind="forgetful")
+class Forgetful(Grain):
+    """Leaves a task behind in its turn, which goes on after the grain has moved."""
+
+    async def start(self) -> str:
+        self._task = asyncio.create_task(self._go_on())
+        return self.silo
+
+    async def touch(self) -> str:
+        return self.silo
+
+    async def _go_on(self) -> None:
+        say("left behind")
+        await gate("go on")
+        for what, use in {
+            "call": lambda: self.grain(Ledger, "l").write("from the past"),
+            "move": lambda: self.migrate(to="a"),
+            "deactivate": self.deactivate,
+            "current": lambda: current_grain().deactivate(),
+        }.items():
+            try:
+                result = use()
+                if asyncio.iscoroutine(result):
+                    await result
+            except GrainMoved:
+                say(f"{what}: GrainMoved")
+            else:
+                say(f"{what}: allowed")
+        say("over")
+
+
+async def test_R451_what_a_moved_grain_has_left_running_may_use_the_runtime_no_more(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Forgetful, Ledger))
+    client = await cluster.client()
+    forgetful = with_hint(client.grain(Forgetful, "k"), "a")
+    await forgetful.start()
+    await stage.heard("left behind")
+    assert (await client.migrate(forgetful, to="b")).moved
+    stage.gate("go on").open()
+    await stage.heard("over")
+    assert stage.lines[1:] == [
+        "call: GrainMoved",
+        "move: GrainMoved",
+        "deactivate: GrainMoved",
+        "current: GrainMoved",
+        "over",
+    ]
+    assert await client.grain(Ledger, "l").read() == []
+    assert await forgetful.touch() == "b"
+
+
+@grain(kind="noticing")
+class Noticing(Grain):
+    """Ends its long work when it is told that it shall move."""
+
+    def __init__(self) -> None:
+        self.shall_stop = asyncio.Event()
+
+    async def work(self) -> str:
+        say("working")
+        await self.shall_stop.wait()
+        return f"stopped early at {self.silo}"
+
+    @read_only
+    async def look(self) -> str:
+        return self.silo
+
+    async def on_migrating(self, notice: MigrationNotice) -> None:
+        say(f"notice: {notice.reason}, {notice.target}, {notice.left_s}")
+        await gate("noticed")
+        self.shall_stop.set()
+
+
+async def test_R453_the_notice_comes_before_new_calls_are_held_and_lets_long_work_end_early(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Noticing,), migration=MigrationSettings(drain_timeout_s=42.0))
+    client = await cluster.client()
+    noticing = with_hint(client.grain(Noticing, "k"), "a")
+    await noticing.look()
+    moving = asyncio.create_task(client.migrate(noticing, to="b", reason="upgrade"))
+    await stage.heard("notice: upgrade, b, 42.0")
+    assert await noticing.look() == "a"  # nothing is held while the notice runs
+    working = asyncio.create_task(noticing.work())
+    await stage.heard("working")
+    stage.gate("noticed").open()
+    assert await working == "stopped early at a"
+    assert (await moving).moved
+    assert await noticing.look() == "b"
+
+
+async def test_R458_stay_a_grain_that_is_still_busy_after_the_notice_stays_and_its_queue_goes_on(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Homebody,))
+    client = await cluster.client()
+    homebody = with_hint(client.grain(Homebody, "k"), "a")
+    await homebody.touch()
+    running = asyncio.create_task(homebody.work("long", "go"))
+    await stage.heard("long starts at a")
+    waiting = asyncio.create_task(homebody.touch())
+    await cluster.queued(homebody, 1)
+    moving = asyncio.create_task(client.migrate(homebody, to="b"))
+    await stage.heard("notice of b")
+    stage.gate("noticed").open()
+    outcome = await moving
+    assert outcome.status is MoveStatus.ABORTED
+    assert "busy" in outcome.why
+    stage.gate("go").open()
+    assert (await running, await waiting) == ("a", "a")
+
+
+async def test_R458_stay_a_grain_whose_calls_end_during_the_notice_moves(cluster: Cluster, stage: Stage) -> None:
+    await cluster.start("a", "b", kinds=(Homebody,))
+    client = await cluster.client()
+    homebody = with_hint(client.grain(Homebody, "k"), "a")
+    await homebody.touch()
+    running = asyncio.create_task(homebody.work("long", "go"))
+    await stage.heard("long starts at a")
+    moving = asyncio.create_task(client.migrate(homebody, to="b"))
+    await stage.heard("notice of b")
+    stage.gate("go").open()
+    assert await running == "a"
+    stage.gate("noticed").open()
+    assert (await moving).moved
+
+
+@grain(kind="node", on_busy="wait")
+class Node(Grain):
+    """One node of a tree of calls: it waits for its children; the leaves work."""
+
+    async def compute(self, depth: int) -> int:
+        say(f"computes {self.key}")
+        if depth == 0:
+            await gate("leaves")
+            return 1
+        children = (self.grain(Node, f"{self.key}{side}").compute(depth - 1) for side in "lr")
+        return 1 + sum(await asyncio.gather(*children))
+
+    @read_only
+    async def where(self) -> str:
+        return self.silo
+
+
+async def test_R454_moving_the_waiting_parents_of_a_tree_of_calls_restarts_nothing(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", "c", kinds=(Node,))
+    client = await cluster.client()
+    depth = 4
+    computing = asyncio.create_task(client.grain(Node, "n").compute(depth))
+    nodes = 2 ** (depth + 1) - 1
+    await cluster.seen(lambda: len(stage.lines) == nodes)
+    keys = [line.removeprefix("computes ") for line in stage.lines]
+    grains = [client.grain(Node, key) for key in keys]
+    moving = asyncio.create_task(client.migrate_many(grains))
+    for each in grains:
+        await cluster.draining(each)
+    stage.gate("leaves").open()
+    assert await computing == nodes
+    assert {outcome.status for outcome in await moving} == {MoveStatus.MOVED}
+    assert len(stage.lines) == len(set(stage.lines)) == nodes
+
+
+@pytest.mark.in_memory
+async def test_R454_rolling_the_cluster_under_a_tree_of_calls_restarts_nothing(cluster: Cluster, stage: Stage) -> None:
+    await cluster.start("a", "b", "c", kinds=(Node,))
+    client = await cluster.client()
+    computing = asyncio.create_task(client.grain(Node, "n").compute(4))
+    await cluster.seen(lambda: len(stage.lines) == 31)
+    rolling = asyncio.create_task(cluster.stop("a"))
+    await cluster.seen(lambda: any(line for line in stage.lines))
+    await asyncio.sleep(1.0)
+    stage.gate("leaves").open()
+    assert await computing == 31
+    await rolling
+    await cluster.start("a", kinds=(Node,))
+    await cluster.stop("b")
+    assert len(stage.lines) == 31
+
+
+async def test_R456_a_grain_under_constant_overlapping_load_still_moves(cluster: Cluster) -> None:
+    await cluster.start("a", "b", kinds=(Juggler,))
+    client = await cluster.client()
+    juggler = with_hint(client.grain(Juggler, "k"), "a")
+    await juggler.touch()
+    longest_s = 0.2
+    calls: list[asyncio.Task[str]] = []
+    goes_on = True
+
+    async def overlap() -> None:
+        while goes_on:
+            calls.append(asyncio.create_task(juggler.work_for(longest_s)))
+            await asyncio.sleep(longest_s / 5)
+
+    load = asyncio.create_task(overlap())
+    await cluster.seen(lambda: cluster.activation(juggler).turns.running_count >= 3)
+    started = asyncio.get_running_loop().time()
+    outcome = await client.migrate(juggler, to="b")
+    took_s = asyncio.get_running_loop().time() - started
+    goes_on = False
+    await load
+    answers = await asyncio.gather(*calls)
+    assert outcome.moved
+    assert outcome.held_calls > 0
+    assert took_s < longest_s + 1.0
+    assert set(answers) == {"a", "b"}
+    assert answers == sorted(answers)
+
+
+async def test_R419_what_a_running_turn_waits_for_may_still_come_in_while_its_grain_drains(
+    cluster: Cluster, stage: Stage
+) -> None:
+    """Else the drain would wait for a call that waits for the drain."""
+    await cluster.start("a", "b", kinds=(Pair,))
+    client = await cluster.client()
+    one, two = client.grain(Pair, "one"), client.grain(Pair, "two")
+    await with_hint(one, "a").touch()
+    await with_hint(two, "b").touch()
+    running = asyncio.create_task(one.go_round("two"))
+    await stage.heard("going round")
+    moving = asyncio.create_task(client.migrate(one, to="b"))
+    await cluster.draining(one)
+    stage.gate("go").open()
+    assert await running == "a came back to a"
+    assert (await moving).moved
+
+
+@grain(kind="pair", reentrant="call_chain")
+class Pair(Grain):
+    async def go_round(self, other: str) -> str:
+        say("going round")
+        await gate("go")
+        return f"{self.silo} came back to {await self.grain(Pair, other).call_back(self.key)}"
+
+    async def call_back(self, key: str) -> str:
+        return await self.grain(Pair, key).touch()
+
+    async def touch(self) -> str:
+        return self.silo
+
+
+async def test_a_deadline_that_passes_while_the_grain_moves_ends_the_call_and_it_is_not_run(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Worker,))
+    client = await cluster.client()
+    worker = with_hint(client.grain(Worker, "k"), "a")
+    await worker.touch()
+    running = asyncio.create_task(worker.work("long", "go"))
+    await stage.heard("long starts at a")
+    moving = asyncio.create_task(client.migrate(worker, to="b"))
+    await cluster.draining(worker)
+    waiting = asyncio.create_task(worker.work("late", "go"))
+    await cluster.queued(worker, 1)
+    waiting.cancel()
+    await cluster.seen(lambda: cluster.waiting(worker) == 0)
+    assert cluster.activation(worker).state is State.DRAINING
+    stage.gate("go").open()
+    assert (await moving).held_calls == 0
+    assert await running == "a"
+    assert await worker.finished() == ["long"]

@@ -1,0 +1,106 @@
+"""Small clusters in memory whose ways can be cut: the cluster of `tests.cluster.clusters`, and what can befall it.
+
+A story is written as a coroutine over a `Scene`, and `told` makes a test of it that runs under virtual time, where waiting
+costs nothing and whatever waits for ever fails the test.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from silo.client import Client
+from silo.directory.errors import DirectoryUnavailable, MembershipUnavailable
+from silo.directory.loop_membership import LoopMembership
+from silo.directory.membership import TableRequest
+from silo.directory.memory_directory import MemoryDirectory
+from silo.host import Silo
+from silo.settings import SiloSettings
+from silo.surroundings import Surroundings
+from silo.testing.network import MemoryNetwork
+from silo.testing.virtual_time import run
+
+from tests.cluster.clusters import LEASE, Cluster, MemoryStand
+from tests.cluster.stage import Stage, staged
+
+STEP_S = 1e-6
+STORY_S_MAX = 3600.0
+
+
+class FaultyStand(MemoryStand):
+    """A stand on which single silos lose the directory or the membership table."""
+
+    def __init__(self, seed: int = 1) -> None:
+        super().__init__(seed)
+        self.without_directory: set[str] = set()
+        """The names of silos that cannot reach the directory."""
+        self.without_table: set[str] = set()
+        """Likewise, the membership table."""
+
+    @property
+    def network(self) -> MemoryNetwork:
+        return self._network
+
+    def surroundings(self, settings: SiloSettings) -> Surroundings:
+        name = str(settings.name)
+
+        async def on_the_way(call: str) -> None:
+            await self._on_the_way(call)
+            if name in self.without_directory:
+                raise DirectoryUnavailable("the way to the directory is cut")
+
+        async def ask_table(_: TableRequest) -> None:
+            if name in self.without_table:
+                raise MembershipUnavailable("the way to the membership table is cut")
+
+        return Surroundings(
+            open_transport=lambda _: self._network.transport(name),
+            open_directory=lambda: MemoryDirectory(self.rows, before=on_the_way),
+            open_membership=lambda: LoopMembership(
+                self._table, settings=LEASE, follow=self._table.follow, before=ask_table
+            ),
+            new_incarnation=lambda: next(self._incarnations),
+            rng=random.Random(self._rng.random()),
+        )
+
+
+class Scene:
+    """What one story is about: a cluster, the stand that it is on, and the stage to which its grains talk."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.stand = FaultyStand()
+        self.cluster = Cluster(self.stand)
+
+    async def start(self, *names: str, kinds: tuple[type, ...], **settings: Any) -> list[Silo]:
+        return await self.cluster.start(*names, kinds=kinds, **settings)
+
+    async def client(self, **options: Any) -> Client:
+        return await self.cluster.client(**options)
+
+    def silo(self, name: str) -> Silo:
+        return self.cluster.silos[name]
+
+
+def told(story: Callable[[Scene], Awaitable[None]]) -> Callable[[], None]:
+    """A test that plays the story under virtual time, and fails if a task is left behind."""
+
+    async def play() -> None:
+        with staged() as stage:
+            scene = Scene(stage)
+            try:
+                await story(scene)
+            finally:
+                stage.open_all()
+                scene.stand.without_directory.clear()
+                scene.stand.without_table.clear()
+                scene.stand.network.heal()
+                await scene.cluster.close()
+
+    def test() -> None:
+        run(play, step_s=STEP_S, seconds_max=STORY_S_MAX)
+
+    test.__name__ = getattr(story, "__name__", "story")
+    test.__doc__ = story.__doc__
+    return test

@@ -1,0 +1,549 @@
+"""Where calls go, and how each of them ends: the router, the activations and the callers of small clusters in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.contract import Registration
+from silo.directory.errors import (
+    ActivationFailed,
+    CallCycle,
+    CallExpired,
+    CallTimeout,
+    GrainKindUnknown,
+    GrainMoved,
+    GrainUnplaceable,
+    NestedCallFailed,
+    NotExecuted,
+    Overloaded,
+    SiloUnavailable,
+    TooManyHops,
+)
+from silo.directory.membership import SiloStatus
+from silo.grain import Grain, always_interleave, grain, one_way, read_only, soft_state
+from silo.migration.outcome import MoveStatus
+from silo.reference import grain_id, with_hint, with_timeout
+from silo.routing.call import Answer, Call
+from silo.settings import QueueSettings
+from silo.wire.frames import Outcome
+
+from tests.cluster.stage import gate, say
+from tests.support.memory_cluster import Scene, told
+
+
+@grain(kind="desk")
+class Desk(Grain):
+    """Does what it is told, and says so."""
+
+    done: list[str] = soft_state(default_factory=list)
+
+    async def do(self, what: str) -> str:
+        say(f"did {what}")
+        self.done.append(what)
+        return self.silo
+
+    async def wait(self, what: str) -> str:
+        say(f"began {what}")
+        try:
+            await gate(what)
+        except asyncio.CancelledError:
+            say(f"cancelled {what}")
+            raise
+        say(f"ended {what}")
+        return self.silo
+
+    @one_way
+    async def note(self, what: str) -> None:
+        say(f"noted {what}")
+        self.done.append(what)
+
+    @one_way
+    async def fail_silently(self) -> None:
+        say("failed")
+        raise ValueError("nobody hears this")
+
+    @read_only
+    async def list(self) -> list[str]:
+        return self.done
+
+    @read_only
+    async def read_until(self, what: str) -> None:
+        say(f"began {what}")
+        await gate(what)
+
+    @always_interleave
+    async def peek(self) -> int:
+        return len(self.done)
+
+    @always_interleave
+    async def watch(self) -> list[str]:
+        """Wait for the next change, which another turn makes."""
+        say("watching")
+        before = len(self.done)
+        while len(self.done) == before:
+            await asyncio.sleep(0.01)
+        return self.done
+
+    async def ask(self, other: str, timeout_s: float = 5.0) -> str:
+        return await with_timeout(self.grain(Desk, other), timeout_s).do(f"for {self.key}")
+
+    async def ask_and_wait(self, other: str, what: str) -> str:
+        return await self.grain(Desk, other).wait(what)
+
+    async def round_trip(self, *others: str) -> str:
+        """Call the others, each from the one before, and at last this grain again."""
+        if not others:
+            return "back"
+        return await self.grain(Desk, others[0]).round_trip(*others[1:])
+
+    async def note_to_self(self, what: str) -> None:
+        await self.grain(Desk, self.key).note(what)
+
+    async def leave_behind(self) -> None:
+        async def act_later() -> None:
+            await gate("later")
+            try:
+                await self.grain(Desk, "other").do("too late")
+            except GrainMoved:
+                say("refused as moved")
+
+        self.left = asyncio.create_task(act_later())
+
+
+@grain(kind="fragile")
+class Fragile(Grain):
+    """Cannot be activated: something that it waits for is cancelled."""
+
+    async def on_activate(self) -> None:
+        sleeper = asyncio.ensure_future(asyncio.sleep(60))
+        sleeper.cancel()
+        await sleeper
+
+    async def do(self) -> None:
+        say("did")
+
+
+KINDS = (Desk, Fragile)
+
+
+async def at(scene: Scene, key: str, silo: str) -> Desk:
+    """A desk, called from silo a, that is active on that silo."""
+    desk = scene.silo("a").grain(Desk, key)
+    await with_hint(desk, silo).do("first")
+    assert scene.cluster.home(desk) == silo
+    return desk
+
+
+async def ended(call: asyncio.Task[str]) -> BaseException | None:
+    """How the call failed; None where it did not."""
+    await asyncio.wait([call])
+    return call.exception()
+
+
+# Deadlines
+
+
+@pytest.mark.parametrize("home", ["a", "b"])
+def test_a_deadline_says_whether_the_call_may_have_run(home: str) -> None:
+    @told
+    async def story(scene: Scene) -> None:
+        await scene.start("a", "b", kinds=KINDS)
+        desk = await at(scene, "k", home)
+        began = asyncio.get_running_loop().time()
+        running = asyncio.create_task(with_timeout(desk, 1.0).wait("go"))
+        await scene.stage.heard("began go")
+        queued = asyncio.create_task(with_timeout(desk, 0.5).do("queued"))
+        assert isinstance(await ended(queued), CallExpired if home == "a" else CallTimeout)
+        assert isinstance(await ended(running), CallTimeout)
+        assert asyncio.get_running_loop().time() - began < 1.1
+        await scene.stage.heard("cancelled go")
+        assert await desk.do("later") == home
+        assert "did queued" not in scene.stage.lines
+
+    story()
+
+
+@told
+async def test_a_deadline_travels_to_the_calls_that_a_turn_makes(scene: Scene) -> None:
+    await scene.start("a", "b", "c", kinds=KINDS)
+    outer, inner = await at(scene, "outer", "b"), await at(scene, "inner", "c")
+    holding = asyncio.create_task(inner.wait("go"))
+    await scene.stage.heard("began go")
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(CallTimeout):
+        await with_timeout(outer, 1.0).ask("inner", 60.0)
+    assert asyncio.get_running_loop().time() - began < 1.1
+    await scene.cluster.seen(lambda: scene.cluster.waiting(inner) == 0)
+    scene.stage.gate("go").open()
+    await holding
+    assert await inner.list() == ["first"]
+
+
+@told
+async def test_a_call_that_nobody_can_place_ends_at_its_deadline_with_the_reason(scene: Scene) -> None:
+    await scene.start("a", kinds=(Fragile,))
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(GrainUnplaceable, match="a does not host grains of kind 'desk'|kind"):
+        await with_timeout(scene.silo("a").grain(Desk, "k"), 2.0).do("it")
+    assert 2.0 <= asyncio.get_running_loop().time() - began < 2.1
+
+
+@told
+async def test_a_call_waits_for_a_silo_that_can_host_its_grain(scene: Scene) -> None:
+    await scene.start("a", kinds=(Fragile,))
+    call = asyncio.create_task(scene.silo("a").grain(Desk, "k").do("it"))
+    await asyncio.sleep(1.0)
+    await scene.start("b", kinds=KINDS)
+    assert await call == "b"
+
+
+@told
+async def test_a_call_waits_for_a_directory_that_is_away_and_says_so_at_its_deadline(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    scene.stand.without_directory.add("a")
+    desk = scene.silo("a").grain(Desk, "k")
+    with pytest.raises(NotExecuted, match="directory"):
+        await with_timeout(desk, 1.0).do("too late")
+    call = asyncio.create_task(desk.do("in time"))
+    await asyncio.sleep(1.0)
+    scene.stand.without_directory.clear()
+    assert await call == "a"
+
+
+@told
+async def test_a_call_that_could_not_be_sent_for_want_of_the_membership_was_not_executed(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    scene.stand.rows.register(Registration(GrainId("desk", "k"), SiloAddress("gone:1", 99), "old"))
+    scene.stand.without_table.add("a")
+    with pytest.raises(NotExecuted, match="membership"):
+        await with_timeout(scene.silo("a").grain(Desk, "k"), 0.5).do("it")
+
+
+# Cancellation
+
+
+@pytest.mark.parametrize("home", ["a", "b"])
+def test_cancelling_a_caller_reaches_a_running_and_a_queued_call(home: str) -> None:
+    @told
+    async def story(scene: Scene) -> None:
+        await scene.start("a", "b", kinds=KINDS)
+        desk = await at(scene, "k", home)
+        running = asyncio.create_task(desk.wait("go"))
+        await scene.stage.heard("began go")
+        queued = asyncio.create_task(desk.do("queued"))
+        await scene.cluster.queued(desk, 1)
+        queued.cancel()
+        await scene.cluster.seen(lambda: scene.cluster.waiting(desk) == 0)
+        running.cancel()
+        await scene.stage.heard("cancelled go")
+        assert await desk.list() == ["first"]
+        assert len(scene.silo("a").runtime.book) == 0
+
+    story()
+
+
+@told
+async def test_cancelling_a_caller_reaches_what_its_callee_calls_in_turn(scene: Scene) -> None:
+    await scene.start("a", "b", "c", kinds=KINDS)
+    outer = await at(scene, "outer", "b")
+    await at(scene, "inner", "c")
+    call = asyncio.create_task(outer.ask_and_wait("inner", "go"))
+    await scene.stage.heard("began go")
+    call.cancel()
+    await scene.stage.heard("cancelled go")
+
+
+@told
+async def test_readers_behind_a_writer_that_was_cancelled_start_at_once(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    reading = asyncio.create_task(desk.read_until("go"))
+    await scene.stage.heard("began go")
+    writer = asyncio.create_task(desk.do("never"))
+    await scene.cluster.queued(desk, 1)
+    late = asyncio.create_task(desk.list())
+    await scene.cluster.queued(desk, 2)
+    assert await desk.peek() == 1  # what always interleaves waits for nobody
+    writer.cancel()
+    assert await late == ["first"]
+    scene.stage.gate("go").open()
+    await reading
+
+
+@told
+async def test_a_turn_that_always_interleaves_does_not_keep_writers_waiting(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    watching = asyncio.create_task(desk.watch())
+    await scene.stage.heard("watching")
+    assert await desk.do("change") == "a"
+    assert await watching == ["first", "change"]
+
+
+# One-way calls
+
+
+@told
+async def test_a_one_way_call_returns_at_once_and_runs(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "b")
+    holding = asyncio.create_task(desk.wait("go"))
+    await scene.stage.heard("began go")
+    await desk.note("this")
+    await desk.fail_silently()
+    assert "noted this" not in scene.stage.lines
+    scene.stage.gate("go").open()
+    await holding
+    await scene.stage.heard("failed")
+    assert await desk.list() == ["first", "this"]
+
+
+@told
+async def test_one_way_calls_that_wait_go_along_with_a_move(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    holding = asyncio.create_task(desk.wait("go"))
+    await scene.stage.heard("began go")
+    moving = asyncio.create_task(scene.silo("a").migrate(desk, to="b"))
+    await scene.cluster.draining(desk)
+    await desk.note("this")
+    scene.stage.gate("go").open()
+    await holding
+    assert (await moving).moved
+    await scene.stage.heard("noted this")
+    assert await desk.list() == ["first", "this"]
+    await scene.cluster.seen(lambda: len(scene.silo("a").runtime.book) == 0)
+    assert len(scene.silo("a").runtime.book.lanes) == 0
+
+
+@told
+async def test_a_one_way_call_of_a_grain_to_itself_is_no_cycle(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    await desk.note_to_self("later")
+    await scene.stage.heard("noted later")
+
+
+# Chains
+
+
+@told
+async def test_a_call_that_waits_for_its_own_chain_fails_at_once_and_names_the_chain(scene: Scene) -> None:
+    await scene.start("a", "b", "c", kinds=KINDS)
+    first = await at(scene, "first", "b")
+    await at(scene, "second", "c")
+    with pytest.raises(NestedCallFailed, match="desk/first -> desk/second -> desk/first"):
+        await first.round_trip("second", "first")
+    assert await first.round_trip("second") == "back"
+
+
+@told
+async def test_the_grain_that_closes_a_circle_sees_the_chain(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    with pytest.raises(NestedCallFailed) as caught:
+        await desk.round_trip("k")
+    assert isinstance(caught.value.__cause__, CallCycle)
+    assert caught.value.__cause__.chain == ("desk/k", "desk/k")
+
+
+@told
+async def test_the_failure_of_an_inner_call_does_not_say_that_the_outer_one_did_not_run(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    outer, inner = await at(scene, "outer", "b"), await at(scene, "inner", "a")
+    holding = asyncio.create_task(inner.wait("go"))
+    await scene.stage.heard("began go")
+    with pytest.raises(NestedCallFailed, match="CallExpired|CallTimeout"):
+        await outer.ask("inner", 0.5)
+    scene.stage.gate("go").open()
+    await holding
+
+
+# Where grains are
+
+
+@told
+async def test_a_grain_of_a_dead_silo_is_taken_over(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "b")
+    running = asyncio.create_task(desk.wait("go"))
+    await scene.stage.heard("began go")
+    before = await scene.cluster.entry(desk)
+    await scene.cluster.kill("b")
+    assert isinstance(await ended(running), SiloUnavailable)
+    assert await desk.do("again") == "a"
+    after = await scene.cluster.entry(desk)
+    assert before is not None
+    assert after is not None
+    assert after.epoch > before.epoch
+
+
+@told
+async def test_an_entry_left_over_here_is_replaced(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    desk = scene.silo("a").grain(Desk, "k")
+    left = scene.stand.rows.register(Registration(grain_id(desk), scene.silo("a").address, "left over"))
+    assert await desk.do("it") == "a"
+    entry = await scene.cluster.entry(desk)
+    assert left is not None
+    assert entry is not None
+    assert (entry.activation != "left over", entry.epoch > left.epoch) == (True, True)
+
+
+@told
+async def test_a_call_of_a_kind_or_method_that_does_not_exist_fails_at_once(scene: Scene) -> None:
+    silo, *_ = await scene.start("a", kinds=KINDS)
+
+    @grain(kind="desk")
+    class Newer(Grain):
+        async def dance(self) -> None: ...
+
+    await at(scene, "k", "a")
+    with pytest.raises(GrainKindUnknown, match="dance"):
+        await silo.grain(Newer, "k").dance()
+
+
+@told
+async def test_a_call_runs_what_its_grain_is_where_it_runs_whatever_class_the_caller_knows(scene: Scene) -> None:
+    @grain(kind="desk")
+    class Interface(Grain):
+        async def do(self, what: str) -> str:
+            raise NotImplementedError
+
+    silos = await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    assert [await silo.grain(Interface, "k").do(silo.name) for silo in silos] == ["a", "a"]
+    assert await desk.list() == ["first", "a", "b"]
+
+
+@told
+async def test_a_call_that_is_sent_back_again_and_again_fails_after_a_bounded_number_of_tries(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    sent_back = 0
+
+    def send_back(call: Call, _: object) -> None:
+        nonlocal sent_back
+        sent_back += 1
+        call.on_answer(call, Answer(Outcome.MOVED))
+
+    setattr(scene.silo("b").runtime.router, "_place_here", send_back)
+    with pytest.raises(TooManyHops):
+        await with_hint(scene.silo("a").grain(Desk, "k"), "b").do("it")
+    assert sent_back == scene.silo("a").settings.calls.retries_max + 1
+    assert len(scene.silo("a").runtime.book.lanes) == 0
+
+
+@told
+async def test_a_call_that_came_back_can_be_cancelled_before_it_is_sent_again(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    setattr(
+        scene.silo("b").runtime.router, "_place_here", lambda call, _: call.on_answer(call, Answer(Outcome.MOVED))
+    )
+    call = asyncio.create_task(with_hint(scene.silo("a").grain(Desk, "k"), "b").do("it"))
+    await asyncio.sleep(0.3)
+    call.cancel()
+    await asyncio.wait([call])
+    assert len(scene.silo("a").runtime.book) == len(scene.silo("a").runtime.book.lanes) == 0
+
+
+@told
+async def test_the_bound_of_a_queue_refuses_at_once(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS, queues=QueueSettings(queue_calls_max=2))
+    desk = await at(scene, "k", "b")
+    holding = asyncio.create_task(desk.wait("go"))
+    await scene.stage.heard("began go")
+    waiting = [asyncio.create_task(desk.do(str(number))) for number in range(2)]
+    await scene.cluster.queued(desk, 2)
+    with pytest.raises(Overloaded) as caught:
+        await desk.do("one too many")
+    assert caught.value.limit == "queue_calls_max"
+    scene.stage.gate("go").open()
+    await asyncio.gather(holding, *waiting)
+
+
+@told
+async def test_a_hook_that_ends_in_cancellation_is_a_failed_activation(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    with pytest.raises(ActivationFailed, match="CancelledError"):
+        await scene.silo("a").grain(Fragile, "k").do()
+    assert not scene.cluster.is_active(scene.silo("a").grain(Fragile, "k"))
+
+
+@told
+async def test_an_ordinary_call_that_joins_a_question_for_the_grain_activates_it(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    desk = scene.silo("a").grain(Desk, "k")
+    move = asyncio.create_task(scene.silo("a").migrate(desk, to="a"))
+    call = asyncio.create_task(desk.do("it"))
+    outcome, home = await asyncio.gather(move, call)
+    assert home == "a"
+    assert outcome.status in (MoveStatus.NOT_ACTIVE, MoveStatus.REFUSED)
+    assert (await scene.silo("a").migrate(scene.silo("a").grain(Desk, "other"), to="a")).status is MoveStatus.NOT_ACTIVE
+
+
+@told
+async def test_calls_keep_their_order_while_their_grain_moves_about(scene: Scene) -> None:
+    await scene.start("a", "b", "c", kinds=KINDS)
+    desk = await at(scene, "k", "b")
+    calls: list[asyncio.Task[str]] = []
+    for number in range(60):
+        calls.append(asyncio.create_task(desk.do(str(number))))
+        if number % 15 == 0:
+            to = "abc"[number // 15 % 3]
+            calls.append(asyncio.create_task(moved(scene, desk, to)))
+        await asyncio.sleep(0.000_3)
+    await asyncio.gather(*calls)
+    assert await desk.list() == ["first", *map(str, range(60))]
+    await scene.cluster.seen(lambda: all(not len(silo.runtime.book.lanes) for silo in scene.cluster.silos.values()))
+
+
+async def moved(scene: Scene, desk: Desk, to: str) -> str:
+    return str(await scene.silo("a").migrate(desk, to=to))
+
+
+# Those who may not act
+
+
+@told
+async def test_what_an_activation_left_behind_may_not_act_for_its_grain(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    await desk.leave_behind()
+    assert (await scene.silo("a").migrate(desk, to="b")).moved
+    scene.stage.gate("later").open()
+    await scene.stage.heard("refused as moved")
+    assert "did too late" not in scene.stage.lines
+
+
+@told
+async def test_a_fenced_silo_starts_nothing_until_its_lease_is_renewed(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    scene.stand.without_table.add("a")
+    await scene.cluster.seen(lambda: not scene.silo("a").runtime.membership.right.is_held())
+    call = asyncio.create_task(desk.do("held"))
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(CallExpired, match="lease"):
+        await with_timeout(desk, 1.0).do("too late")
+    assert asyncio.get_running_loop().time() - began < 1.1
+    assert "did held" not in scene.stage.lines
+    scene.stand.without_table.clear()
+    assert await call == "a"
+    assert await desk.list() == ["first", "held"]
+
+
+@told
+async def test_a_silo_that_was_declared_dead_gives_up_its_grains_and_comes_back(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "b")
+    old = scene.silo("b").address
+    scene.stand.without_table.add("b")
+    await scene.cluster.seen(lambda: scene.silo("a").view.is_dead(old))
+    assert await desk.do("elsewhere") == "a"
+    scene.stand.without_table.clear()
+    await scene.cluster.seen(lambda: scene.silo("b").address != old)
+    await scene.cluster.seen(lambda: (row := scene.silo("a").view.named("b")) and row.status is SiloStatus.ACTIVE)
+    assert await with_hint(scene.silo("a").grain(Desk, "another"), "b").do("it") == "b"
