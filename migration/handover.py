@@ -1,8 +1,8 @@
 """The handover protocol: how one live grain goes from one silo to another, as two cores without I/O, clock or task.
 
 Events in, orders out. The source keeps the frozen instance until the target has opened; the commit is the target's
-compare-and-set of the entry; before it everything can be taken back, and in doubt the directory judges: the source fences the
-entry with a compare-and-set of its own, and whoever loses yields.
+compare-and-set of the entry; before it everything can be taken back, and in doubt the directory judges: the source
+fences the entry with a compare-and-set of its own, and whoever loses yields.
 
     source   ASKING -> DRAINING -> DEACTIVATING -> DEHYDRATING -> OFFERED -> MOVED -> DONE
                                                      (in doubt)   FENCING -> MOVED or back
@@ -10,9 +10,10 @@ entry with a compare-and-set of its own, and whoever loses yields.
     target   REHYDRATING -> REGISTERING -> STARTING -> DONE, open
                                               RETURNING (on_activate failed for good: the entry goes back to the source)
 
-The source lets the frozen instance go on two grounds only: the target has said that it is open, or the target is dead and the
-directory does not name the source. For as long as the target lives it may still fail to open, and the state it would give back
-to is the source's. So a lost link alone decides nothing after the commit: the target says its last word again on the next one.
+The source lets the frozen instance go on two grounds only: the target has said that it is open, or the target is dead
+and the directory does not name the source. For as long as the target lives it may still fail to open, and the state it
+would give back to is the source's. So a lost link alone decides nothing after the commit: the target says its last word
+again on the next one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import TypeGuard
 from silo.directory.addresses import Entry, SiloAddress
 from silo.migration.outcome import MoveStatus
 
-# --------------------------------------------------------------------------------------------------------------------- events
+# --------------------------------------------------------------------------------------------------------------- events
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Dehydrated:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The step under way failed for good: a participant raised, the payload is too large, the payload does not decode."""
+    """The step under way failed for good: a participant raised, the payload is too large or does not decode."""
 
     why: str
 
@@ -113,7 +114,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class TargetOpened:
-    """The target's last word: the grain is open there; or it could not be opened, and the entry is the source's again."""
+    """The target's last word: the grain is open there; or it could not be, and the entry is the source's again."""
 
     failed: str
     entry: Entry | None = None
@@ -153,7 +154,7 @@ Event = (
     | Activated
 )
 
-# --------------------------------------------------------------------------------------------------------------------- orders
+# --------------------------------------------------------------------------------------------------------------- orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ class SendWithdraw:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Take the entry again under a new epoch, by compare-and-set against the one that was offered, or an empty place."""
+    """Take the entry again under a new epoch, by compare-and-set against the one offered, or an empty place."""
 
     expected: Entry | None
 
@@ -301,7 +302,7 @@ Order = (
     | Discard
 )
 
-# --------------------------------------------------------------------------------------------------------------------- source
+# --------------------------------------------------------------------------------------------------------------- source
 
 
 class SourcePhase(enum.Enum):
@@ -430,7 +431,9 @@ class Source:
                 self.why = why
                 return [Look()]  # it may have given the grain back with its last breath
             case (SourcePhase.PARTING, Found()):
-                return self._done(Release(), Finish(MoveStatus.MOVED))  # what becomes of it now is the directory's to say
+                return self._done(
+                    Release(), Finish(MoveStatus.MOVED)
+                )  # what becomes of it now is the directory's to say
 
             case _:
                 return []  # late: an answer to a step that has been decided otherwise, or after the end
@@ -481,7 +484,7 @@ class Source:
         return list(orders)
 
 
-# --------------------------------------------------------------------------------------------------------------------- target
+# --------------------------------------------------------------------------------------------------------------- target
 
 
 class TargetPhase(enum.Enum):

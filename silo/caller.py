@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from silo.activation.turn_context import current_turn
 from silo.class_checks import DEFAULT_TIMEOUT, MethodSpec
@@ -72,8 +72,7 @@ class Caller:
 
     def reference(self, kind: type[G], key: str) -> G:
         """A reference whose calls are made here; raises InvalidIdentity or InvalidGrain."""
-        made: Any = make_reference(kind_of(kind), key, self)
-        return made
+        return cast("G", make_reference(kind_of(kind), key, self))
 
     def call(
         self,
@@ -119,7 +118,7 @@ class Caller:
         Raises:
             GrainMoved: what runs here was left behind by an activation that is gone.
         """
-        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        deadline = None if timeout_s is None else self._book.time() + timeout_s
         turn = current_turn.get()
         caller = self.name
         path: tuple[tuple[str, int], ...] = ()
@@ -152,7 +151,7 @@ class Caller:
             raise Closed(self.closed)
         if self._right is not None and not self._right.is_held():
             await self._until_allowed(self._right, call)
-        if call.deadline is not None and call.deadline <= asyncio.get_running_loop().time():
+        if call.deadline is not None and call.deadline <= self._book.time():
             raise CallExpired(f"{call.grain}.{call.method}: the deadline had passed before the call was made")
         if call.is_one_way:
             self._book.place(call)
@@ -170,9 +169,7 @@ class Caller:
 
     async def control(self, grain: GrainId, verb: str, payload: bytes, timeout_s: float) -> Any:
         """A control call to the runtime at the grain's silo; activates nothing."""
-        call = self.make(
-            grain, verb, timeout_s=timeout_s, payload=payload, codec=CODEC_PLAIN, flags=Flag.CONTROL
-        )
+        call = self.make(grain, verb, timeout_s=timeout_s, payload=payload, codec=CODEC_PLAIN, flags=Flag.CONTROL)
         if self._telemetry is not None:
             return await self._telemetry.called(call, self._send)
         return await self._send(call)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from silo.caller import Caller, CallIds
-from silo.directory.addresses import CLUSTER_PATTERN, SiloAddress
+from silo.directory.addresses import CLUSTER_PATTERN, GrainId, SiloAddress
 from silo.directory.errors import (
     Closed,
     HandshakeRefused,
@@ -42,7 +42,7 @@ from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
 from silo.serialization.serializer import Serializer
 from silo.surroundings import open_grpc
 from silo.tasks import Tasks
-from silo.wire.frames import Cancel, Frame, Gateways, GoAway, Outcome, Reply, Request
+from silo.wire.frames import OUTCOMES, Cancel, Frame, Gateways, GoAway, Outcome, Reply, Request
 
 if TYPE_CHECKING:
     from silo.management import Management
@@ -107,7 +107,7 @@ class Client:
         self._codec = Serializer(
             registry,
             reference_type=Reference,
-            bind_reference=lambda grain: self._bind(grain),
+            bind_reference=self._bind_reference,
             reference_id=grain_id,
         )
         self._links = Links(
@@ -128,7 +128,13 @@ class Client:
         )
         self._book.attach(self._route, self._recall)
         self._caller = Caller(
-            name, self._book, CallIds(rng), call_timeout_s=call_timeout_s, right=None, telemetry=telemetry, move=self._move
+            name,
+            self._book,
+            CallIds(rng),
+            call_timeout_s=call_timeout_s,
+            right=None,
+            telemetry=telemetry,
+            move=self._move,
         )
         self._bind = reference_binder(self._kinds, self._caller)
         self._version = 0
@@ -140,6 +146,9 @@ class Client:
         self._trouble = ""
         self._tasks = Tasks(f"client {name}")
         self._caller.closed = "this client was not opened: use `async with Client.connect(...) as client`"
+
+    def _bind_reference(self, grain: GrainId) -> object:
+        return self._bind(grain)
 
     @classmethod
     def connect(
@@ -177,7 +186,9 @@ class Client:
             raise InvalidSettings(f"{cluster!r} is not a cluster name: lower-case letters, digits and hyphens only")
         if source is None:
             if (redis is None) == (not gateways):
-                raise InvalidSettings("a client is told either the Redis URL of the cluster, or gateways=[host:port, …]")
+                raise InvalidSettings(
+                    "a client is told either the Redis URL of the cluster, or gateways=[host:port, …]"
+                )
             source = RedisGateways(redis, cluster) if redis is not None else ListedGateways(gateways)
         random_source = rng or random.SystemRandom()
         unique = uuid.UUID(int=random_source.getrandbits(128), version=4).hex[:12]
@@ -228,10 +239,10 @@ class Client:
         await self._source.close()
         await self._transport.close()
 
-    # ------------------------------------------------------------------------------------------------------------ grains
+    # ----------------------------------------------------------------------------------------------------------- grains
 
     def register(self, *kinds: type | ModuleType) -> None:
-        """Make grain kinds known, so that references to them in results have their methods. `grain` does so for its own."""
+        """Make grain kinds known, so that references to them in results have their methods, as `grain` does."""
         for each in kinds:
             for kind in collect_kinds(each) if isinstance(each, ModuleType) else [kind_of(each)]:
                 self._know(kind)
@@ -300,7 +311,9 @@ class Client:
         if self._caller.closed:
             raise Closed(self._caller.closed)
         if self._credentials is not None and not self._credentials.holds(Role.ADMIN):
-            raise PermissionRefused("this client's token is not one of an administrator; `silo token --role admin` makes one")
+            raise PermissionRefused(
+                "this client's token is not one of an administrator; `silo token --role admin` makes one"
+            )
         if self._admin is None:
             self._admin = self._as_admin()
             await self._admin.open()
@@ -336,7 +349,7 @@ class Client:
             self._attached_waiters.append(future)
             await future
 
-    # ---------------------------------------------------------------------------------------------------------- gateways
+    # --------------------------------------------------------------------------------------------------------- gateways
 
     def on_view(self, view: View) -> None:
         """The source read the members."""
@@ -379,7 +392,6 @@ class Client:
         self._gateways = sorted(silos)
         for silo in dead:
             self._links.end(silo, "it was declared dead")
-        self._going &= set(self._gateways)
         self._choose_candidates()
 
     def _choose_candidates(self) -> None:
@@ -389,11 +401,12 @@ class Client:
         self._candidates = [link for link in links if link.attached] or links
         if self._candidates:
             waiting, self._waiting = self._waiting, []
+            waiting.sort(key=lambda call: call.id)  # one that was given back may have joined after one made later
             for call in waiting:
                 if not call.answered:
                     self._route(call)
 
-    # ------------------------------------------------------------------------------------------------------------- calls
+    # ------------------------------------------------------------------------------------------------------------ calls
 
     def _route(self, call: Call) -> None:
         if not self._candidates:
@@ -419,7 +432,7 @@ class Client:
             call.on_answer(call, Answer.failed(error))
 
     def _gateway_for(self, call: Call) -> Link:
-        """The key's gateway; but as long as earlier calls of the lane are out, theirs: by another one it would have to wait for them."""
+        """The key's gateway; while earlier calls of the lane are out, theirs: by another it would have to wait."""
         candidates = self._candidates
         if len(candidates) == 1:
             return candidates[0]
@@ -455,29 +468,34 @@ class Client:
             self._telemetry.retried()
         self._book.lanes.again(call)
 
-    # ------------------------------------------------------------------------------------------------------------- links
+    # ------------------------------------------------------------------------------------------------------------ links
 
     def on_frame(self, link: Link, frame: Frame) -> None:
         match frame:
             case Reply():
-                self._on_reply(frame)
+                self._on_reply(link, frame)
             case Gateways(version=version, silos=silos, dead=dead):
                 self._on_gateways(version, silos, dead)
             case GoAway():
-                if link.peer.silo is not None:
-                    self._going.add(link.peer.silo)
-                    self._choose_candidates()
+                self._on_going(link)
             case _:
                 log.warning("client.frame_ignored", frame=type(frame).__name__, silo=link.peer.name)
 
-    def _on_reply(self, reply: Reply) -> None:
+    def _on_going(self, link: Link) -> None:
+        """The gateway is leaving the cluster, and never comes back as this incarnation."""
+        if link.peer.silo is not None and link.peer.silo not in self._going:
+            self._going.add(link.peer.silo)
+            self._choose_candidates()
+
+    def _on_reply(self, link: Link, reply: Reply) -> None:
         call = self._book.get(reply.id)
         if call is None:
             return  # late: it was cancelled, or its deadline passed
         if reply.outcome == Outcome.MOVED:
+            self._on_going(link)
             self._again(call, NotExecuted(f"{call.grain}: no gateway would take the call"))
             return
-        call.on_answer(call, Answer(Outcome(reply.outcome), payload=reply.payload, codec=reply.codec))
+        call.on_answer(call, Answer(OUTCOMES[reply.outcome], payload=reply.payload, codec=reply.codec))
 
     def on_attached(self, link: Link) -> None:
         self._trouble = ""
@@ -498,8 +516,12 @@ class Client:
 
     def on_lost(self, link: Link, unsent: list[Frame], unknown: list[Frame], because: str) -> None:
         self.on_trouble(f"{link.peer.name}: {because}")
+        if link.peer.silo is not None:
+            self._going.discard(link.peer.silo)
         self._candidates = [each for each in self._candidates if each is not link]
-        retry = [call for frame in unsent if isinstance(frame, Request) and (call := self._book.get(frame.id)) is not None]
+        retry = [
+            call for frame in unsent if isinstance(frame, Request) and (call := self._book.get(frame.id)) is not None
+        ]
         not_sent = {call.id for call in retry}
         refusal = refusal_of(link)
         for call in self._book.sent_to(link.peer.name):

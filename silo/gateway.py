@@ -9,7 +9,7 @@ from silo.caller import CallIds
 from silo.directory.errors import Overloaded
 from silo.directory.membership import SiloStatus, View
 from silo.messaging.permissions import Role
-from silo.routing.book import CallBook
+from silo.routing.book import CallBook, sink_of
 from silo.routing.call import Answer, Call, ValueCodec
 from silo.wire.frames import Cancel, Gateways, GoAway, Request
 
@@ -66,9 +66,8 @@ class Gateway:
             link.send(Answer.failed(error).as_reply(request.id, self._codec))
 
     def _answered(self, call: Call, answer: Answer) -> None:
-        sink = call.sink
-        if isinstance(sink, tuple):
-            link, call_id = sink
+        if call.sink is not None:
+            link, call_id = sink_of(call)
             self._open.pop((link.peer.name, call_id), None)
         self._book.answered(call, answer)
 
@@ -80,7 +79,7 @@ class Gateway:
     def on_lost(self, link: Link) -> None:
         """The client is gone: nobody waits for its calls."""
         for call in self._book.of_link(link):
-            self._open.pop((link.peer.name, call.sink[1]), None) if isinstance(call.sink, tuple) else None
+            self._open.pop((link.peer.name, sink_of(call)[1]), None)
             self._book.cancel(call)
 
     def on_view(self, view: View) -> None:

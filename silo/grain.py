@@ -110,7 +110,8 @@ def grain(cls: type | None = None, /, **options: Any) -> Any:
 
     Args:
         kind: the kind's name in identities; the class name if left out.
-        placement: the name of a placement policy, or a policy object.
+        placement: the name of a placement policy, a policy object, or a list of filters (`Require`, `Prefer`) and at
+            most one of these: `[Require(zone="north"), "prefer-local"]`.
         reentrant: True to admit calls while others wait; `"call_chain"` only for calls that its own turn led to.
         migratable: False if automatic movers shall leave the kind alone; an explicit move then needs `force`.
         collect_after: seconds or timedelta without calls after which an activation ends; `math.inf` for never.

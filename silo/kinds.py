@@ -12,8 +12,8 @@ from typing import Literal, TypedDict, cast
 
 from silo.class_checks import Hooks, MethodSpec, read_class, suggestion
 from silo.directory.addresses import KIND_PATTERN
-from silo.directory.errors import GrainKindUnknown, InvalidGrain
-from silo.placement.policy import PlacementPolicy
+from silo.directory.errors import GrainKindUnknown, InvalidGrain, InvalidSettings
+from silo.placement.rules import PlacementRule, parse_rule
 from silo.soft_state import SoftStateField
 
 KIND = "__silo_kind__"
@@ -26,7 +26,7 @@ class GrainOptions(TypedDict, total=False):
     """What `@grain(...)` takes; see there."""
 
     kind: str
-    placement: str | PlacementPolicy
+    placement: PlacementRule
     reentrant: Reentrance
     migratable: bool
     collect_after: float | timedelta
@@ -46,7 +46,7 @@ class GrainKind:
     methods: Mapping[str, MethodSpec]
     hooks: Hooks
     soft_state: tuple[SoftStateField, ...]
-    placement: str | PlacementPolicy | None = None
+    placement: PlacementRule | None = None
     reentrant: Reentrance = False
     migratable: bool = True
     collect_after_s: float | None = None
@@ -210,13 +210,14 @@ class _Options:
             raise self._invalid("kind", f"a name of the form {KIND_PATTERN.pattern} is wanted", name)
         return name
 
-    def placement(self) -> str | PlacementPolicy | None:
-        policy = self._options.get("placement")
-        if isinstance(policy, type) or not (
-            policy is None or isinstance(policy, str) or callable(getattr(policy, "choose", None))
-        ):
-            raise self._invalid("placement", "the name of a policy or a policy object is wanted", policy)
-        return cast("str | PlacementPolicy | None", policy)
+    def placement(self) -> PlacementRule | None:
+        rule = cast("PlacementRule | None", self._options.get("placement"))
+        try:
+            parse_rule(rule, "its rule")
+        except InvalidSettings as error:
+            wanted = "the name of a policy or a policy object is wanted, or a list of filters and at most one policy"
+            raise self._invalid("placement", f"{wanted}; {error}", rule) from None
+        return tuple(rule) if isinstance(rule, list) else rule
 
     def one_of(self, option: str, allowed: tuple[object, ...]) -> object:
         value = self._options.get(option, allowed[0])

@@ -113,7 +113,7 @@ class Moves:
     def arriving_count(self) -> int:
         return len(self._arriving)
 
-    # -------------------------------------------------------------------------------------------------------- beginnings
+    # ------------------------------------------------------------------------------------------------------- beginnings
 
     def begin(
         self,
@@ -184,7 +184,8 @@ class Moves:
             return "it is already there"
         row = self._parts.membership.view.row(target)
         if row is None or row.status is not SiloStatus.ACTIVE:
-            return f"{target} is {row.status.name.lower() if row else 'not in the cluster'}; only an active silo takes grains"
+            status = row.status.name.lower() if row else "not in the cluster"
+            return f"{target} is {status}; only an active silo takes grains"
         if row.info.kinds and activation.id.kind not in row.info.kinds:
             return f"{row.info.name} does not host grains of kind {activation.id.kind!r}"
         if not activation.kind.migratable and not force:
@@ -210,7 +211,7 @@ class Moves:
         )
         return future
 
-    # ----------------------------------------------------------------------------------------------------------- control
+    # ---------------------------------------------------------------------------------------------------------- control
 
     def on_control(self, call: Call, activation: Activation | None) -> None:
         """Answer a control call."""
@@ -224,23 +225,30 @@ class Moves:
             call.on_answer(call, Answer(Outcome.NOT_EXECUTED, error=SiloError(f"not a move order: {error}")))
             return
         if activation is None:
-            answer_outcome(call, MigrationOutcome(call.grain, MoveStatus.NOT_ACTIVE, reason=order.reason, why="it has no activation"))
+            answer_outcome(
+                call,
+                MigrationOutcome(call.grain, MoveStatus.NOT_ACTIVE, reason=order.reason, why="it has no activation"),
+            )
             return
         turns = {grain for grain, _ in call.path}
         if str(call.grain) in turns:
             why = "a turn of the grain waits for this move, which waits for that turn to end"
-            answer_outcome(call, MigrationOutcome(call.grain, MoveStatus.REFUSED, self._parts.me, None, order.reason, why))
+            answer_outcome(
+                call, MigrationOutcome(call.grain, MoveStatus.REFUSED, self._parts.me, None, order.reason, why)
+            )
             return
         outcome = self.begin(activation, order.to or None, order.reason, order.force, call.trace)
         outcome.add_done_callback(lambda done: answer_outcome(call, done.result()) if not done.cancelled() else None)
 
-    # ------------------------------------------------------------------------------------------------------------ frames
+    # ----------------------------------------------------------------------------------------------------------- frames
 
     def on_frame(self, peer: SiloAddress, frame: Frame) -> bool:
         """Take a frame of the handover protocol; False for any other."""
         match frame:
             case Ask():
-                self._parts.links.to(peer).send(AskAnswer(frame.move, self._why_refuse(frame.grain, frame.payload_bytes, frame.schemas)))
+                self._parts.links.to(peer).send(
+                    AskAnswer(frame.move, self._why_refuse(frame.grain, frame.payload_bytes, frame.schemas))
+                )
             case Offer():
                 self._on_offer(peer, frame)
             case AskAnswer(move=number, refused=why):
@@ -274,7 +282,8 @@ class Moves:
         if parts.catalog.get(grain) is not None:
             return f"{parts.name} has an activation of {grain} already"
         if payload_bytes > parts.limits.payload_bytes_max:
-            return f"{payload_bytes} bytes of state are more than the {parts.limits.payload_bytes_max} that {parts.name} takes"
+            most = parts.limits.payload_bytes_max
+            return f"{payload_bytes} bytes of state are more than the {most} that {parts.name} takes"
         if len(self._arriving) >= parts.limits.arrivals_in_flight_max:
             return f"{parts.name} has {len(self._arriving)} grains arriving, as many as it takes at a time"
         fields = {name: schema for name, schema in offered.items() if not name.startswith(PARTICIPANT_PREFIX)}
@@ -292,12 +301,13 @@ class Moves:
         move = self._arriving[number] = TargetMove(self, self._parts, peer, offer)
         move.start()
 
-    # ------------------------------------------------------------------------------------------------------------ losses
+    # ----------------------------------------------------------------------------------------------------------- losses
 
     def on_lost(self, peer: SiloAddress, frames: Iterable[Frame], because: str) -> None:
         """The link to a silo has ended, and these frames may not have arrived.
 
-        What a target says of its compare-and-set it says again, on the next link: the source waits for it, and heeds it once.
+        What a target says of its compare-and-set it says again, on the next link: the source waits for it, and heeds it
+        once.
         """
         for frame in frames:
             if isinstance(frame, (OfferAnswer, Opened)):
@@ -317,7 +327,6 @@ class Moves:
         for move in list(self._leaving.values()):
             if not view.is_alive(move.target):
                 move.post(handover.PeerDied(f"{move.target} was declared dead"))
-
 
     def enter(self, move: SourceMove) -> int:
         number = next(self._ids)
@@ -467,7 +476,7 @@ class SourceMove:
             self._timer.cancel()
             self._timer = None
 
-    # ------------------------------------------------------------------------------------------------------------- steps
+    # ------------------------------------------------------------------------------------------------------------ steps
 
     def _ask(self) -> None:
         activation = self._activation
@@ -499,7 +508,7 @@ class SourceMove:
                 await activation.in_hook(lambda: hook(activation.instance, notice), limits.notice_timeout_s)
             except SiloFenced:
                 raise
-            except Exception as error:  # noqa: BLE001 - a notice is a courtesy; the move goes on whatever the grain makes of it
+            except Exception as error:
                 log.warning("migration.notice_failed", grain=str(activation.id), exc_info=error)
         if self._core is None or self._core.phase is not SourcePhase.DRAINING:
             return  # the move was given up meanwhile
@@ -510,7 +519,9 @@ class SourceMove:
         activation.hold()
         match activation.kind.on_busy:
             case "stay" if activation.turns.running_count:
-                self.post(handover.Failed(f"it is busy: {activation.turns.running_count} calls run, and its kind says stay"))
+                self.post(
+                    handover.Failed(f"it is busy: {activation.turns.running_count} calls run, and its kind says stay")
+                )
                 return
             case "interrupt":
                 activation.interrupt()
@@ -530,7 +541,9 @@ class SourceMove:
                 self._activation, DeactivationReason.MIGRATING
             )
             if self._deactivation_error is not None:
-                log.warning("migration.on_deactivate_failed", grain=str(self._activation.id), exc_info=self._deactivation_error)
+                log.warning(
+                    "migration.on_deactivate_failed", grain=str(self._activation.id), exc_info=self._deactivation_error
+                )
             self.post(handover.Deactivated())
 
         self._spawn(run(), "deactivate")
@@ -615,7 +628,7 @@ class SourceMove:
                 await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
             except SiloFenced:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever the grain raised, its state is still at hand
+            except Exception as error:
                 log.warning("migration.reactivation_failed", grain=str(activation.id), exc_info=error)
                 await self._rebuild()
                 return
@@ -628,7 +641,7 @@ class SourceMove:
             await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
         except SiloFenced:
             raise
-        except Exception as error:  # noqa: BLE001 - the grain can be neither moved nor kept: its callers must hear of it
+        except Exception as error:
             log.exception("migration.grain_lost_its_state", grain=str(activation.id))
             if activation.entry is not None:
                 await catalog.unregister(activation.entry)
@@ -746,7 +759,7 @@ class TargetMove:
     def _rehydrate(self) -> None:
         try:
             payload = restore(self._parts, self._activation, self._offer.payload)
-        except Exception as error:  # noqa: BLE001 - the payload, the constructor or a participant: refused, nothing is lost
+        except Exception as error:
             self.post(handover.Failed(f"{type(error).__name__}: {error}"))
             return
         self._idle_s = payload.idle_s
@@ -776,7 +789,7 @@ class TargetMove:
                 await catalog.run_on_activate(self._activation, ActivationReason.MIGRATION)
             except SiloFenced:
                 raise
-            except Exception as error:  # noqa: BLE001 - tried again, then given back with what it raised
+            except Exception as error:
                 failure = error
                 log.warning("migration.on_activate_failed", grain=str(self._activation.id), exc_info=error)
             else:

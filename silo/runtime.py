@@ -40,7 +40,7 @@ from silo.serialization.serializer import Serializer
 from silo.settings import SiloSettings, split_endpoint
 from silo.sweeper import Sweeper
 from silo.tasks import Tasks
-from silo.wire.frames import Cancel, Frame, GoAway, Load, Request
+from silo.wire.frames import Cancel, Frame, GoAway, Load, Reply, Request
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -94,7 +94,7 @@ class Runtime:
         """Set whenever a link has been greeted or has ended."""
         self.bound = ""
 
-    # ------------------------------------------------------------------------------------------------------------- start
+    # ------------------------------------------------------------------------------------------------------------ start
 
     async def start(self, listen: str) -> None:
         """Bind first, join then, serve last; what fails undoes what was done."""
@@ -147,7 +147,9 @@ class Runtime:
                 while links and not any(link.attached for link in links):
                     for link in links:
                         if link.ending is not None and link.ending.code in STRANGERS:
-                            raise HandshakeRefused(f"{self.name} cannot join: {link.peer.name} said: {link.ending.text}")
+                            raise HandshakeRefused(
+                                f"{self.name} cannot join: {link.peer.name} said: {link.ending.text}"
+                            )
                     self._met.clear()
                     await self._met.wait()
 
@@ -176,7 +178,7 @@ class Runtime:
             self._registry,
             allow_cloudpickle=settings.cloudpickle,
             reference_type=Reference,
-            bind_reference=lambda grain: self._bind(grain),
+            bind_reference=self._bind_reference,
             reference_id=grain_id,
         )
         self.links = Links(
@@ -299,11 +301,14 @@ class Runtime:
             return f"it has not renewed its lease for {silence_s:.1f} s"
         return None
 
+    def _bind_reference(self, grain: GrainId) -> object:
+        return self._bind(grain)
+
     async def _accept(self, connection: object) -> None:
         links = await asyncio.shield(self._accepting)
         await links.accept(connection)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - typed by the transport
 
-    # ------------------------------------------------------------------------------------------------------------ events
+    # ----------------------------------------------------------------------------------------------------------- events
 
     def _on_view(self, view: View) -> None:
         self.moves.on_view(view)  # that a peer is dead says more than that its link is lost
@@ -326,7 +331,7 @@ class Runtime:
             self.gateway.on_attached(link)
 
     def on_detached(self, link: Link) -> None:
-        """Its session goes on for a while, and may be resumed. The view is read anew: the sooner a silence is noted, the better."""
+        """Its session may be resumed. The view is read anew: the sooner a silence is noted, the better."""
         if link.peer.role is Role.SILO:
             self._behind.set()
 
@@ -335,7 +340,9 @@ class Runtime:
         if peer is None:
             self._on_client_frame(link, frame)
         elif not self.membership.view.is_dead(peer):  # what a dead incarnation still says takes no effect
-            if isinstance(frame, Load):
+            if isinstance(frame, Request | Reply):  # nearly all are
+                self.router.on_frame(frame)
+            elif isinstance(frame, Load):
                 self.loads.report(peer, frame)
             elif isinstance(frame, GoAway):
                 self.router.on_going(peer)
@@ -443,7 +450,7 @@ class Runtime:
             moves_in=self.moves.arriving_count,
         )
 
-    # ------------------------------------------------------------------------------------------------------------- moves
+    # ------------------------------------------------------------------------------------------------------------ moves
 
     async def migrate(self, grain: GrainId, to: str | SiloAddress | None, reason: str, force: bool) -> MigrationOutcome:
         """Move a grain, wherever it is active."""
@@ -453,13 +460,13 @@ class Runtime:
         answer = await self.caller.control(grain, MIGRATE, order, timeout_s)
         return msgspec.msgpack.decode(answer, type=MigrationOutcome)
 
-    # --------------------------------------------------------------------------------------------------------------- end
+    # -------------------------------------------------------------------------------------------------------------- end
 
     async def declared_dead(self) -> None:
         await self.membership.declared_dead()
 
     async def drain_and_stop(self, timeout_s: float) -> None:
-        """Leave in order: publish it, move every grain, answer everything, say goodbye, and only then stop listening."""
+        """Leave in order: publish it, move every grain, answer everything, say goodbye; only then stop listening."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             async with asyncio.timeout_at(deadline):

@@ -23,7 +23,9 @@ class Sweeper:
     Two that both believe to be elected do no harm: a row is removed only if it still is the very one that was read.
     """
 
-    def __init__(self, me: SiloAddress, directory: GrainDirectory, registrar: Registrar, membership: Membership) -> None:
+    def __init__(
+        self, me: SiloAddress, directory: GrainDirectory, registrar: Registrar, membership: Membership
+    ) -> None:
         self._me = me
         self._directory = directory
         self._registrar = registrar

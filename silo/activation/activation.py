@@ -7,8 +7,7 @@ import contextvars
 import enum
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
-
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from silo.activation.turn_context import TurnContext, current_turn
 from silo.activation.turns import Admission, TurnQueue
@@ -86,6 +85,8 @@ class Premises:
     telemetry: Telemetry | None = None
     base_context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """Turns run in copies of it: nothing of a caller's context reaches a grain, here as little as from afar."""
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    """The loop of this silo. Asking for it takes a system call, and turns need it several times each."""
     turn_tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     """The turns that run, of whichever activation."""
 
@@ -136,7 +137,7 @@ class Activation:
     def admit(self, call: Call, *, forced: bool = False) -> None:
         """Take a call in: it runs now, waits for its turn, or is answered with why it does neither."""
         try:
-            call.spec = self.kind.method(call.method)  # the caller may know another class of this kind, such as an interface
+            call.spec = self.kind.method(call.method)  # its caller may know another class of this kind: an interface
         except NotExecuted as unknown:
             call.on_answer(call, Answer.failed(unknown))
             return
@@ -172,10 +173,7 @@ class Activation:
 
     def _start(self, call: Call) -> None:
         premises = self._premises
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(self._turn(call), context=premises.base_context.copy())
-        premises.turn_tasks.add(task)
-        task.add_done_callback(premises.turn_tasks.discard)
+        premises.turn_tasks.add(premises.loop.create_task(self._turn(call), context=premises.base_context.copy()))
 
     def _start_all(self, calls: Iterable[Call]) -> None:
         for call in calls:
@@ -183,13 +181,13 @@ class Activation:
 
     async def _turn(self, call: Call) -> None:
         premises = self._premises
-        call.task = asyncio.current_task()
+        task = call.task = cast("asyncio.Task[None]", asyncio.current_task(premises.loop))
         answer: Answer | None = None
         started = 0.0
         try:
             if not premises.right.is_held():
                 await premises.right.held()
-            started = asyncio.get_running_loop().time()
+            started = premises.loop.time()
             answer = self._refused_at_start(call, started)
             if answer is None:
                 answer = await self._run(call)
@@ -202,9 +200,11 @@ class Activation:
                 return
             if not call.interrupted:
                 raise
-            answer = Answer.failed(OutcomeUnknown(f"{self.id}.{call.method} was interrupted, since the grain had to move"))
+            what = f"{self.id}.{call.method} was interrupted, since the grain had to move"
+            answer = Answer.failed(OutcomeUnknown(what))
         finally:
             call.task = None
+            premises.turn_tasks.discard(task)
             self._ended(call, answer, started)
 
     def _refused_at_start(self, call: Call, now: float) -> Answer | None:
@@ -236,7 +236,7 @@ class Activation:
             if call.cancelled or call.interrupted:
                 raise
             return Answer(Outcome.APPLICATION_ERROR, error=error, entry=self.newer_entry(call))
-        except Exception as error:  # noqa: BLE001 - the grain's own exception, whichever, is its caller's to see
+        except Exception as error:
             return Answer(Outcome.APPLICATION_ERROR, error=seen_from_outside(error), entry=self.newer_entry(call))
         if call.is_from_here:
             try:
@@ -246,8 +246,9 @@ class Activation:
         return Answer(Outcome.VALUE, value=value, entry=self.newer_entry(call))
 
     def _ended(self, call: Call, answer: Answer | None, started: float) -> None:
-        now = self.last_used = asyncio.get_running_loop().time()
-        telemetry = self._premises.telemetry
+        premises = self._premises
+        now = self.last_used = premises.loop.time()
+        telemetry = premises.telemetry
         if telemetry is not None and answer is not None:
             telemetry.turn_ended(call, answer, started, now)
         try:
@@ -259,8 +260,6 @@ class Activation:
             self._start_all(self.turns.end(call))
         if self.turns.running_count == 0:
             self._wake_drained()
-            if self.wants_deactivation and self.state is State.OPEN:
-                self._premises.begin_deactivation(self)
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
@@ -273,7 +272,7 @@ class Activation:
         self._wake_opened()
         self._wake_drained()
         self._start_all(self.turns.release())
-        if self.wants_deactivation and self.turns.running_count == 0:
+        if self.wants_deactivation:  # asked for while it could not be done: what has just started still ends here
             self._premises.begin_deactivation(self)
 
     def hold(self) -> None:
@@ -335,7 +334,7 @@ class Activation:
     def check_alive(self) -> None:
         """Raises GrainMoved for code that an activation has left behind."""
         if self.state is State.GONE:
-            raise GrainMoved(f"{self.id} is no longer served by this activation; what it left running may not act for it")
+            raise GrainMoved(f"{self.id} is no longer served by this activation: what it left running may not act")
 
     async def in_hook(self, hook: Callable[[], Awaitable[None]], timeout_s: float) -> None:
         """Run a lifecycle hook of the grain, as its own code, within a time."""
@@ -385,7 +384,7 @@ class Activation:
         return self._premises.silo_name
 
     def reference(self, kind: type[G], key: str) -> G:
-        return self._premises.reference(kind, key)
+        return cast("G", self._premises.reference(kind, key))
 
     def request_move(self, to: str | SiloAddress | None, reason: str, force: bool) -> PendingMove:
         self.check_alive()
@@ -394,7 +393,7 @@ class Activation:
     def request_deactivation(self) -> None:
         self.check_alive()
         self.wants_deactivation = True
-        if self.turns.running_count == 0 and self.state is State.OPEN:
+        if self.state is State.OPEN:
             self._premises.begin_deactivation(self)
 
     def add_participant(self, participant: Participant) -> None:
@@ -440,7 +439,8 @@ def seen_from_outside(error: Exception) -> BaseException:
 
 def cycle(call: Call) -> CallCycle:
     chain = (*(grain for grain, _ in call.path), str(call.grain))
-    return CallCycle(f"the call waits for its own chain: {' -> '.join(chain)}; make it reentrant or call after the turn", chain)
+    way = " -> ".join(chain)
+    return CallCycle(f"the call waits for its own chain: {way}; make it reentrant or call after the turn", chain)
 
 
 def activation_failed(grain: GrainId, error: BaseException) -> ActivationFailed:

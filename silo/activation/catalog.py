@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-
 from silo.activation.activation import Activation, Premises, State, activation_failed
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
@@ -17,11 +16,10 @@ from silo.directory.errors import Closed, DirectoryUnavailable, GrainMoved, NotE
 from silo.directory.registrar import Registrar
 from silo.instances import build_instance
 from silo.kinds import GrainKind, KindRegistry
+from silo.logs import get_logger
 from silo.migration.lifecycle import ActivationReason, DeactivationReason
 from silo.routing.call import Answer, Call
 from silo.tasks import Tasks
-
-from silo.logs import get_logger
 
 log = get_logger(__name__)
 
@@ -66,7 +64,7 @@ class Catalog:
         self._limits = limits
         self._activations: dict[GrainId, Activation] = {}
         self._frozen: dict[str, tuple[int, Callable[[Entry], None]]] = {}
-        """By activation id: those that have moved on and may yet be given back: under which epoch, and who is to be told of that."""
+        """Those that moved on and may yet be given back, by activation id: the new epoch, and who is told of that."""
         self._removal: asyncio.Future[None] | None = None
         self._tasks = Tasks("catalog")
 
@@ -98,7 +96,7 @@ class Catalog:
     def new_activation_id(self) -> str:
         return uuid.UUID(int=self._rng.getrandbits(128), version=4).hex
 
-    # -------------------------------------------------------------------------------------------------------- beginnings
+    # ------------------------------------------------------------------------------------------------------- beginnings
 
     def activate(self, grain: GrainId, kind: GrainKind, expected: Entry | None, trace: str = "") -> Activation:
         """Begin to activate a grain that is not here. Calls may be admitted at once; they wait.
@@ -181,16 +179,16 @@ class Catalog:
         activation.open()
 
     async def _take_entry(self, activation: Activation, expected: Entry | None) -> Entry | None:
-        """Register the activation; answers with whoever holds the entry, or None where the row would not stand still."""
+        """Register the activation; answers with whoever holds the entry, or None if the row would not stand still."""
+        own_id = activation.activation_id
         entry: Entry | None = None
         for _ in range(REGISTER_TRIES_MAX):
-            entry = await self.register(
-                Registration(activation.id, self.me, activation.activation_id, expected, expected.epoch if expected else 0),
-                until_answered=False,
-            )
+            floor = expected.epoch if expected is not None else 0
+            mine = Registration(activation.id, self.me, own_id, expected, floor)
+            entry = await self.register(mine, until_answered=False)
             if entry is None:  # the expected row has gone: take the empty place
                 expected = None
-            elif entry.silo == self.me and entry.activation != activation.activation_id and not self.is_given_back(entry):
+            elif entry.silo == self.me and entry.activation != own_id and not self.is_given_back(entry):
                 expected = entry  # left over by an earlier activation here
             else:
                 return entry
@@ -200,7 +198,8 @@ class Catalog:
         """One compare-and-set.
 
         Args:
-            until_answered: whether to ask again for as long as there is no answer, since an earlier try may have been carried out.
+            until_answered: whether to ask again until there is an answer, since an earlier try may have been carried
+                out.
         """
         if until_answered:
             return await self._until_answered(lambda: self._registrar.register(registration))
@@ -217,14 +216,18 @@ class Catalog:
                 return await ask()
             except Closed:
                 raise  # this silo ends
-            except NotExecuted as error:  # the directory is away, or too busy, or has a row that this release cannot read
+            except (
+                NotExecuted
+            ) as error:  # the directory is away, or too busy, or has a row that this release cannot read
                 log.debug("directory.asked_again", why=str(error))
             await asyncio.sleep(pause * (0.5 + self._rng.random()))
             pause = min(pause * 2, RETRY_LAST_S)
 
     async def _failed(self, activation: Activation, error: Exception) -> None:
-        """Its calls are answered with why it could not be activated; the entry goes, so that the next call may try again."""
-        if isinstance(error, DirectoryUnavailable):  # a row that was written all the same is found, and replaced, as left over
+        """Its calls are told why it could not be activated; the entry goes, so that the next call may try again."""
+        if isinstance(
+            error, DirectoryUnavailable
+        ):  # a row that was written all the same is found, and replaced, as left over
             waiting = self._remove(activation)
             for call in waiting:
                 call.obstacle = error
@@ -246,10 +249,10 @@ class Catalog:
         """Construct the grain's instance; raises what its constructor raises."""
         activation.instance = activation.run_sync(lambda: build_instance(activation.kind, activation))
 
-    # -------------------------------------------------------------------------------------------------------------- ends
+    # ------------------------------------------------------------------------------------------------------------- ends
 
     def drop(self, activation: Activation, failure: NotExecuted | None = None) -> None:
-        """Take an activation out at once. Its waiting calls fail with this, or are left to their callers' silos to judge."""
+        """Take an activation out at once. What waits fails with this, or is left to the callers' silos to judge."""
         waiting = self._remove(activation)
         if failure is not None:
             for call in waiting:
@@ -330,7 +333,7 @@ class Catalog:
         instance = activation.instance
         try:
             await activation.in_hook(lambda: hook(instance, reason), self.premises.limits.deactivation_timeout_s)
-        except Exception as error:  # noqa: BLE001 - whatever the grain raised is reported, not raised again
+        except Exception as error:
             return error
         return None
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextvars
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from silo.activation.activation import Activation
     from silo.routing.call import Call
 
 
-@dataclass(slots=True, frozen=True)
-class TurnContext:
+class TurnContext(msgspec.Struct, frozen=True):
     """The turn, or the lifecycle hook, in which code runs.
 
     Args:

@@ -1,7 +1,7 @@
 """Which calls may run now: the admission of turns, as a core without clock, task or I/O.
 
-A grain runs one turn at a time unless it says otherwise. Calls that must wait stand in one queue, in the order they came; nothing
-overtakes but what is declared to interleave, and what a running turn itself is waiting for.
+A grain runs one turn at a time unless it says otherwise. Calls that must wait stand in one queue, in the order they
+came; nothing overtakes but what is declared to interleave, and what a running turn itself is waiting for.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Reentrancy = bool | Literal["call_chain"]
 class TurnQueue(Generic[T]):
     """The running and the waiting turns of one activation.
 
-    Born holding: nothing starts until `release()`. While it holds, only a call for which a running turn waits may start, so that a
-    drain cannot be kept from its end by new calls, nor deadlock with the calls that it waits for.
+    Born holding: nothing starts until `release()`. While it holds, only a call for which a running turn waits may
+    start, so that a drain cannot be kept from its end by new calls, nor deadlock with the calls that it waits for.
     """
 
     __slots__ = ("_holding", "_running", "_waiting", "reentrant", "waiting_max")
@@ -92,7 +92,7 @@ class TurnQueue(Generic[T]):
         Args:
             forced: it was admitted elsewhere already, so the bound does not refuse it.
         """
-        if self._running and any(call in self._running for _, call in turn.path):
+        if turn.path and any(call in self._running for _, call in turn.path):
             if not self.reentrant and not self._fits(turn):
                 return Admission.CYCLE
             self._running[turn.id] = turn

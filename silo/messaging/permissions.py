@@ -22,9 +22,16 @@ CODEC_PLAIN = 1
 """The only codec of payloads from outside of the cluster: what it carries runs no code."""
 
 _FLAGS_REFUSED = {
-    Role.CLIENT: int(Flag.FORWARDED | Flag.CONTROL | Flag.PLACED),
-    Role.ADMIN: int(Flag.FORWARDED | Flag.PLACED),
+    Role.CLIENT: Flag.FORWARDED | Flag.CONTROL | Flag.PLACED,
+    Role.ADMIN: Flag.FORWARDED | Flag.PLACED,
 }
+
+
+_FLAG_NAMES = {Flag.CONTROL: "for the runtime", Flag.PLACED: "placed", Flag.FORWARDED: "forwarded"}
+
+
+def _said(flags: int) -> str:
+    return " and ".join(name for flag, name in _FLAG_NAMES.items() if flag & flags)
 
 
 def refused(role: Role, frame: Frame) -> str:
@@ -39,7 +46,7 @@ def refused(role: Role, frame: Frame) -> str:
     match frame:
         case Request():
             if flags := frame.flags & _FLAGS_REFUSED[role]:
-                return f"a request with {Flag(flags)!r} from a {role}"
+                return f"a request that is {_said(flags)} from a {role}"
             if frame.reply_to is not None or frame.expected is not None:
                 return f"a request that names another silo's entry or answer from a {role}"
             if frame.codec != CODEC_PLAIN:

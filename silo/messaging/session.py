@@ -24,7 +24,6 @@ from silo.wire.frames import Batch, Cancel, Chunk, Flag, Frame, Offer, Reply, Re
 
 FRAME_OVERHEAD_BYTES = 160
 """What a frame is reckoned to take beside its payload."""
-_FORWARDED = int(Flag.FORWARDED)
 _frame_encoder = msgspec.msgpack.Encoder()
 
 
@@ -143,7 +142,7 @@ class Session:
                 self._check_room(payload)
             self._queued_requests += 1
             self._queued_bytes += payload
-            if not frame.flags & _FORWARDED:
+            if not frame.flags & Flag.FORWARDED:
                 self._withdrawable[frame.id] = outgoing
             lane = self._requests
         elif type(frame) is Cancel:
@@ -171,7 +170,7 @@ class Session:
     def _left_queue(self, outgoing: _Outgoing, request: Request) -> None:
         self._queued_requests -= 1
         self._queued_bytes -= outgoing.size - FRAME_OVERHEAD_BYTES
-        if not request.flags & _FORWARDED:
+        if not request.flags & Flag.FORWARDED:
             self._withdrawable.pop(request.id, None)
 
     def take(self, now: float) -> Written | None:

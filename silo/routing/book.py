@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from silo.directory.errors import CallExpired, NotExecuted, Overloaded, SiloError, SiloUnavailable
+from silo.directory.errors import CallExpired, NotExecuted, OutcomeUnknown, Overloaded, SiloError, SiloUnavailable
 from silo.routing.call import Answer, Call, ValueCodec, resolve
+from silo.routing.deadlines import Deadlines
 from silo.routing.lanes import Lanes
 from silo.wire.frames import Reply, Request
 
@@ -22,7 +23,8 @@ class CallBook:
         calls_max: how many may be open at once; more are refused as Overloaded.
         lane_calls_max: how many calls of one caller to one grain may be held back to keep their order.
         large_bytes: payloads from this size on are written in pieces, so that their lane waits for the last one.
-        answer_grace_s: how long past its deadline a call that is out waits for the peer's own verdict on it, which knows more.
+        answer_grace_s: how long past its deadline a call that is out waits for the peer's own verdict on it, which
+            knows more.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class CallBook:
         self._lane_calls_max = lane_calls_max
         self._answer_grace_s = answer_grace_s
         self._open: dict[int, Call] = {}
+        self._deadlines = Deadlines(self._open, self._overdue)
         self._empty: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._route: Callable[[Call], None]
         self._recall: Callable[[Call], bool]
 
@@ -53,6 +57,17 @@ class CallBook:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        """This process's loop, asked for once: asking takes a system call."""
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        return loop
+
+    def time(self) -> float:
+        """Now, by the clock that deadlines go by."""
+        return self._running_loop().time()
 
     def get(self, call_id: int) -> Call | None:
         return self._open.get(call_id)
@@ -70,12 +85,12 @@ class CallBook:
             raise Overloaded(f"{len(self._open)} calls are open, as many as may be", "calls_max")
         self._open[call.id] = call
         if call.deadline is not None:
-            call.timer = asyncio.get_running_loop().call_at(call.deadline, self._overdue, call)
+            self._deadlines.watch(call.id, call.deadline, self._running_loop())
         self._route(call)
 
     async def wait_for(self, call: Call) -> Any:
         """Place a call that is made in this process, and wait for its answer; a caller that is cancelled cancels it."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Any] = self._running_loop().create_future()
         call.sink = future
         self.place(call)
         try:
@@ -97,7 +112,7 @@ class CallBook:
             self.lanes.leave(call)
         sink = call.sink
         if isinstance(sink, asyncio.Future):
-            resolve(sink, answer, self._codec)
+            resolve(cast("asyncio.Future[object]", sink), answer, self._codec)
         elif sink is not None:
             link, call_id = sink_of(call)
             answer.send_on(link, call_id, self._codec)
@@ -121,10 +136,13 @@ class CallBook:
         error = SiloUnavailable(f"{request.grain}.{request.method}: lost on its way: {because}")
         return Answer.failed(error).as_reply(request.id, self._codec)
 
-    def fail_all(self, error: Exception) -> None:
-        """End every open call with this."""
+    def fail_all(self, error: NotExecuted) -> None:
+        """End every open call: with this error where it has not started, as of unknown outcome where it may have."""
         for call in list(self._open.values()):
-            call.on_answer(call, Answer.failed(error))
+            has_not_started = self._recall(call)
+            call.cancelled = True
+            unknown = OutcomeUnknown(f"{call.grain}.{call.method}: {error}")
+            call.on_answer(call, Answer.failed(error if has_not_started else unknown))
 
     async def emptied(self) -> None:
         """Wait until no call is open."""
@@ -148,7 +166,9 @@ class CallBook:
     def _give_up(self, call: Call) -> None:
         call.timer = None
         if self._recall(call) and call.target is not None:
-            error: SiloError = CallExpired(f"{call.grain}.{call.method}: the deadline passed before the call was started")
+            error: SiloError = CallExpired(
+                f"{call.grain}.{call.method}: the deadline passed before the call was started"
+            )
         else:
             error = call.overdue()
         call.cancelled = True
@@ -157,7 +177,4 @@ class CallBook:
 
 def sink_of(call: Call) -> tuple[Link, int]:
     """The client's link and the client's own number of the call."""
-    sink: Any = call.sink
-    return sink
-
-
+    return cast("tuple[Link, int]", call.sink)

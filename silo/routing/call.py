@@ -1,4 +1,4 @@
-"""A call, from the moment it is made or arrives until it is answered, and the three ways in which it can be answered."""
+"""A call, from when it is made or arrives until it is answered, and the ways in which it can be answered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from silo.directory.errors import CallExpired, CallTimeout, NotExecuted, SiloErr
 from silo.wire.frames import Flag, Outcome, Reply, Request
 
 if TYPE_CHECKING:
-    from silo.kinds import MethodSpec
+    from silo.class_checks import MethodSpec
 
 
 class ValueCodec(Protocol):
@@ -29,9 +29,7 @@ class ValueCodec(Protocol):
 
     def isolate(self, value: object) -> object: ...
 
-    def isolate_call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
+    def isolate_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
 
     def encode_error(self, error: BaseException) -> tuple[bytes, int]: ...
 
@@ -114,9 +112,9 @@ class Call:
         "on_answer",
         "origin",
         "path",
+        "queued_at",
         "sender_epoch",
         "sink",
-        "queued_at",
         "spec",
         "target",
         "task",
@@ -185,6 +183,7 @@ class Call:
         self.task: asyncio.Task[None] | None = None
         """The turn that runs it here."""
         self.timer: asyncio.TimerHandle | None = None
+        """Runs once the deadline has passed, until the call is given up."""
 
     def __repr__(self) -> str:
         return f"<call {self.id} {self.grain}.{self.method} from {self.caller}>"
@@ -273,7 +272,9 @@ class Call:
                 return CallExpired(f"{self.grain}.{self.method}: the call could not be sent in time: {self.obstacle}")
             return CallExpired(f"{self.grain}.{self.method}: the deadline passed before the call could be sent")
         waiting = " <- ".join((f"{self.grain}.{self.method}", *(f"{grain}" for grain, _ in reversed(self.path))))
-        return CallTimeout(f"{self.grain}.{self.method}: no answer from {self.target} within the deadline; waiting: {waiting}")
+        return CallTimeout(
+            f"{self.grain}.{self.method}: no answer from {self.target} within the deadline; waiting: {waiting}"
+        )
 
 
 def resolve(future: asyncio.Future[Any], answer: Answer, codec: ValueCodec) -> None:
@@ -286,8 +287,8 @@ def resolve(future: asyncio.Future[Any], answer: Answer, codec: ValueCodec) -> N
             return
         try:
             future.set_result(codec.decode(answer.payload, answer.codec))
-        except SiloError as error:
-            future.set_exception(error)
+        except SiloError as unreadable:
+            future.set_exception(unreadable)
         return
     if answer.error is not None:
         error = codec.isolate_error(answer.error) if answer.outcome is Outcome.APPLICATION_ERROR else answer.error

@@ -1,7 +1,8 @@
 """The order of calls: what one caller sends to one grain is admitted in the order it was sent.
 
-A lane is the road that one caller's calls to one grain take at the moment. While some of them are out on it and not known to be
-admitted, a call that would go another way (the grain has moved, the gateway has changed) waits until they are.
+A lane is the road that one caller's calls to one grain take at the moment. While some of them are out on it and not
+known to be admitted, a call that would go another way (the grain has moved, the gateway has changed) waits until they
+are.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Lanes:
         """Whether the call may go to this target now; if not it is held, and sent when those before it are admitted.
 
         Args:
-            tracked: whether the call will be out for a while on this road; False for one that is admitted at once, here.
+            tracked: whether the call will be out for a while on this road; False for one that is admitted at once,
+                here.
 
         Raises:
             Overloaded: too many calls are held back already.

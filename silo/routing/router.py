@@ -30,7 +30,7 @@ from silo.placement.decision import Placement
 from silo.routing.book import CallBook
 from silo.routing.call import Answer, Call, ValueCodec
 from silo.tasks import Tasks
-from silo.wire.frames import Admitted, Cancel, Flag, Forwarded, Frame, GoAway, Outcome, Reply, Request
+from silo.wire.frames import OUTCOMES, Admitted, Cancel, Flag, Forwarded, Frame, Outcome, Reply, Request
 
 if TYPE_CHECKING:
     from silo.messaging.links import Links
@@ -115,6 +115,7 @@ class Router:
         self._arrived: dict[tuple[SiloAddress | None, int], Call] = {}
         self._going: set[SiloAddress] = set()
         self._view_changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._tasks = Tasks("router")
         book.attach(self.route, self._recall)
 
@@ -126,7 +127,7 @@ class Router:
         """How many calls of others are here, queued or running."""
         return len(self._arrived)
 
-    # --------------------------------------------------------------------------------------------------------- decisions
+    # -------------------------------------------------------------------------------------------------------- decisions
 
     def route(self, call: Call) -> None:
         """Send a call on its way, by what is known now."""
@@ -215,7 +216,9 @@ class Router:
         is_large = len(request.payload) >= self.book.large_bytes and call.lane is not None
         on_written = self.book.lanes.block(call) if is_large else None
         try:
-            link.send(request, deadline=call.deadline, on_written=on_written, force=call.origin is not None or call.tries > 0)
+            link.send(
+                request, deadline=call.deadline, on_written=on_written, force=call.origin is not None or call.tries > 0
+            )
         except SiloError:
             call.target = None
             if on_written is not None:
@@ -249,16 +252,20 @@ class Router:
         waiting.append(call)
 
     async def _resolve(self, grain: GrainId, waiting: list[Call]) -> None:
-        """Find out where the grain is or shall be, for as long as anybody waits to know; then send the calls there, in order."""
+        """Find out where the grain is or shall be, while anybody waits to know; then send the calls there, in order."""
         attempt = 0
         failure: SiloError | None = None
         destination: Destination | None = None
+        gives_back = False
         try:
             while destination is None and failure is None and (open_calls := self._still_wanted(waiting)):
                 self._view_changed.clear()
                 try:
                     destination = await self._find(grain, open_calls[0])
                 except (DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable) as obstacle:
+                    if self._is_leaving():  # what cannot be placed now must not wait here: others may place it later
+                        failure, gives_back = obstacle, True
+                        break
                     for call in waiting:
                         call.obstacle = obstacle
                     attempt += 1
@@ -274,14 +281,20 @@ class Router:
         for call in waiting:
             if call.answered or call.cancelled:
                 continue
-            if failure is not None or destination is None:
+            if gives_back and not call.is_from_here:
+                call.on_answer(call, Answer(Outcome.MOVED))
+            elif failure is not None or destination is None:
                 call.on_answer(call, Answer.failed(failure or NotExecuted("nobody waited any more")))
             else:
                 self._depart(call, destination)
 
+    def _is_leaving(self) -> bool:
+        row = self._membership.view.row(self.me)
+        return row is not None and row.status is SiloStatus.LEAVING
+
     @staticmethod
     def _still_wanted(waiting: list[Call]) -> list[Call]:
-        """Those that somebody still waits for, ordinary calls first: they may activate the grain, control calls may not."""
+        """Those still waited for, ordinary calls first: they may activate the grain, control calls may not."""
         now = asyncio.get_running_loop().time()
         wanted = [call for call in waiting if not call.answered and (call.deadline is None or now < call.deadline)]
         wanted.sort(key=lambda call: call.is_control)
@@ -312,7 +325,8 @@ class Router:
         if entry.silo != self.me:
             view = self._membership.view
             if not view.is_alive(entry.silo):
-                view = await self._membership.refresh()  # read after the entry: a silo that it does not know is dead and forgotten
+                # read after the entry: a silo that this view does not know is dead and forgotten
+                view = await self._membership.refresh()
             if view.is_alive(entry.silo):
                 if entry.silo in self._going:
                     raise GrainUnplaceable(f"{entry.silo}, which serves {grain}, is leaving")
@@ -349,7 +363,7 @@ class Router:
                 self._placing[call.grain] = destination
             self._send(call, destination)
 
-    # ---------------------------------------------------------------------------------------------------------- arrivals
+    # --------------------------------------------------------------------------------------------------------- arrivals
 
     def on_request(self, request: Request) -> None:
         """A call from another silo."""
@@ -358,7 +372,7 @@ class Router:
             request.grain,
             request.method,
             caller=request.caller,
-            deadline=None if request.left_s is None else asyncio.get_running_loop().time() + request.left_s,
+            deadline=None if request.left_s is None else self._loop.time() + request.left_s,
             on_answer=self._reply,
             payload=request.payload,
             codec=request.codec,
@@ -374,14 +388,18 @@ class Router:
             own = self.book.get(request.id)
             if own is None:
                 return
-            self._come_home(own, call.hops)
+            self._come_home(own, request)
             return
         self._arrived[(request.reply_to, request.id)] = call
         if len(self._arrived) > self._limits.arrived_calls_max and not call.flags & Flag.FORWARDED:
             what = f"{self.me} has {len(self._arrived) - 1} calls of others waiting or running, as many as it may"
             call.on_answer(call, Answer.failed(Overloaded(what, "silo_queue_calls_max")))
             return
-        if request.flags & Flag.PLACED and self._catalog.get(request.grain) is None and request.grain not in self._resolving:
+        if (
+            request.flags & Flag.PLACED
+            and self._catalog.get(request.grain) is None
+            and request.grain not in self._resolving
+        ):
             self._place_here(call, request.expected)
             return
         entry = self._cache.get(call.grain)
@@ -389,13 +407,25 @@ class Router:
             self._cache.forget(entry)  # the sender went by it, and it is not true
         self.route(call)
 
-    def _come_home(self, call: Call, hops: int) -> None:
-        """A call made here was forwarded back here: its grain has moved to this silo."""
+    def _come_home(self, call: Call, request: Request) -> None:
+        """A call made here was forwarded back here: its grain has moved to this silo, or shall be activated on it."""
         activation = self._catalog.get(call.grain)
+        if activation is None:
+            entry = self._cache.get(call.grain)
+            if entry is not None:
+                self._cache.forget(entry)  # the call went by it, and it is not true
+            kind = self._catalog.kinds.get(call.grain.kind)
+            if (
+                request.flags & Flag.PLACED
+                and kind is not None
+                and self._is_active
+                and call.grain not in self._resolving
+            ):
+                activation = self._catalog.activate(call.grain, kind, request.expected, call.trace)
         if activation is None:
             self._again(call, TooManyHops(f"{call.grain}: it moved on while it was called"))
             return
-        call.hops = hops
+        call.hops = request.hops
         call.target = HERE
         if call.is_control:
             self._control.on_control(call, activation)
@@ -403,12 +433,17 @@ class Router:
             activation.admit(call, forced=True)
         self.book.lanes.leave(call)
 
-    def _place_here(self, call: Call, expected: Entry | None) -> None:
+    @property
+    def _is_active(self) -> bool:
+        """Whether this silo takes new activations."""
         row = self._membership.view.row(self.me)
+        return row is not None and row.status is SiloStatus.ACTIVE
+
+    def _place_here(self, call: Call, expected: Entry | None) -> None:
         kind = self._catalog.kinds.get(call.grain.kind)
         if kind is None:
             call.on_answer(call, Answer.failed(kind_unknown(call.grain, self.me)))
-        elif row is None or row.status is not SiloStatus.ACTIVE:
+        elif not self._is_active:
             call.on_answer(call, Answer(Outcome.MOVED))
         else:
             self._here(call, self._catalog.activate(call.grain, kind, expected, call.trace))
@@ -464,10 +499,12 @@ class Router:
             entry = self._cache.get(call.grain)
             if entry is not None and str(entry.silo) == call.target:
                 self._cache.forget(entry)
-            self._again(call, TooManyHops(f"{call.grain}: its silo changed {self._limits.tries_max} times while it was called"))
+            self._again(
+                call, TooManyHops(f"{call.grain}: its silo changed {self._limits.tries_max} times while it was called")
+            )
             return
         call.on_answer(
-            call, Answer(Outcome(reply.outcome), payload=reply.payload, codec=reply.codec, entry=reply.entry)
+            call, Answer(OUTCOMES[reply.outcome], payload=reply.payload, codec=reply.codec, entry=reply.entry)
         )
 
     def _again(self, call: Call, give_up: NotExecuted) -> None:
@@ -493,10 +530,10 @@ class Router:
         doubled = limits.resolve_pause_first_s * 2.0 ** (attempt - 1)
         return min(doubled, limits.resolve_pause_last_s) * (0.5 + self._rng.random())
 
-    # ------------------------------------------------------------------------------------------------------------ losses
+    # ----------------------------------------------------------------------------------------------------------- losses
 
     def on_lost(self, peer: SiloAddress, unsent: Iterable[Frame], unknown: Iterable[Frame], because: str) -> None:
-        """The link to a silo has ended: what never left is tried again, what may have arrived has an unknown outcome."""
+        """A link has ended: what never left is tried again, what may have arrived has an unknown outcome."""
         self._going.discard(peer)
         for grain, destination in list(self._placing.items()):
             if destination.place_on == peer:
@@ -514,14 +551,18 @@ class Router:
 
     def _own_calls(self, frames: Iterable[Frame]) -> Iterator[Call]:
         for frame in frames:
-            if isinstance(frame, Request) and frame.reply_to == self.me and (call := self.book.get(frame.id)) is not None:
+            if (
+                isinstance(frame, Request)
+                and frame.reply_to == self.me
+                and (call := self.book.get(frame.id)) is not None
+            ):
                 yield call
 
     def _hand_back(self, unsent: Iterable[Frame], unknown: Iterable[Frame], because: str) -> None:
         """Calls of other silos that were being forwarded: try those again that never left, tell of the others."""
         for frame in unknown:
-            if isinstance(frame, Request) and frame.reply_to not in (None, self.me):
-                self._tell(cast("SiloAddress", frame.reply_to), self.book.unknown_reply(frame, because))
+            if isinstance(frame, Request) and frame.reply_to is not None and frame.reply_to != self.me:
+                self._tell(frame.reply_to, self.book.unknown_reply(frame, because))
         for frame in unsent:
             if isinstance(frame, Request) and frame.reply_to not in (None, self.me):
                 frame.flags &= ~(Flag.PLACED | Flag.FORWARDED)
@@ -564,4 +605,6 @@ class Router:
 
 
 def kind_unknown(grain: GrainId, silo: SiloAddress) -> GrainKindUnknown:
-    return GrainKindUnknown(f"{silo} does not host grains of kind {grain.kind!r}; run a silo with the module that defines it")
+    return GrainKindUnknown(
+        f"{silo} does not host grains of kind {grain.kind!r}; run a silo with the module that defines it"
+    )

@@ -214,8 +214,8 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             task = self._task_factory(self, coro, name=name, context=context, **options)
         node = self._owner(context)
         self._tasks[task] = node
-        if node.state is NodeState.KILLED:
-            self._killed_tasks.append(task)
+        if node.state is NodeState.KILLED or self._burying:
+            self._killed_tasks.append(task)  # it never runs: kept until it is put away
         return task
 
     def set_task_factory(self, factory: Any) -> None:

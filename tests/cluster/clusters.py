@@ -45,6 +45,8 @@ class Stand(Protocol):
 
     def connect(self, gateways: list[str], **options: Any) -> Client: ...
 
+    def connect_to(self, gateway: str, **options: Any) -> Client: ...
+
 
 class MemoryStand:
     """Everything in memory; for a loop under virtual time, or any other."""
@@ -79,6 +81,9 @@ class MemoryStand:
         transport = self._network.transport(f"client-{next(self._clients)}")
         return Client.connect(gateways=gateways, transport=transport, rng=random.Random(self._rng.random()), **options)
 
+    def connect_to(self, gateway: str, **options: Any) -> Client:
+        return self.connect([gateway], **options)
+
 
 class RealStand:
     """gRPC between real sockets, and a real Redis or Valkey server."""
@@ -96,6 +101,9 @@ class RealStand:
     def connect(self, gateways: list[str], **options: Any) -> Client:
         return Client.connect(self._redis_url, cluster=self._cluster, **options)
 
+    def connect_to(self, gateway: str, **options: Any) -> Client:
+        return Client.connect(gateways=[gateway], cluster=self._cluster, **options)
+
 
 class Cluster:
     """The silos and clients of one test."""
@@ -110,7 +118,7 @@ class Cluster:
     async def start(
         self, *names: str, kinds: tuple[type, ...], registry: TypeRegistry = DEFAULT_REGISTRY, **settings: Any
     ) -> list[Silo]:
-        """Start silos of these names that host these kinds, and wait until all silos see each other."""
+        """Start silos of these names that host these kinds, and wait until every silo sees all of them active."""
         started: list[Silo] = []
         for name in names:
             own = self.stand.settings(name, **settings)
@@ -118,7 +126,7 @@ class Cluster:
             await silo.start()
             self.silos[name] = silo
             started.append(silo)
-        await self.seen(lambda: all(len(silo.view.living()) == len(self.silos) for silo in self.silos.values()))
+        await self.seen(lambda: all(len(silo.view.active()) == len(self.silos) for silo in self.silos.values()))
         return started
 
     async def client(self, **options: Any) -> Client:
@@ -129,8 +137,17 @@ class Cluster:
             await client.reachable()
         return client
 
-    def unopened_client(self, **options: Any) -> Client:
-        client = self.stand.connect([silo.endpoint for silo in self.silos.values()], **options)
+    def unopened_client(self, gateways: list[str] | None = None, only: str | None = None, **options: Any) -> Client:
+        """A client that is not open yet.
+
+        Args:
+            gateways: endpoints to knock at, where there is no Redis to ask; those of all silos if left out.
+            only: the one endpoint to be told of, though there may be a Redis.
+        """
+        if only is not None:
+            client = self.stand.connect_to(only, **options)
+        else:
+            client = self.stand.connect(gateways or [silo.endpoint for silo in self.silos.values()], **options)
         self._clients.append(client)
         return client
 

@@ -462,7 +462,7 @@ class Pair(Grain):
         return self.silo
 
 
-async def test_a_deadline_that_passes_while_the_grain_moves_ends_the_call_and_it_is_not_run(
+async def test_a_caller_that_gives_up_while_the_grain_drains_takes_its_call_out_of_the_queue(
     cluster: Cluster, stage: Stage
 ) -> None:
     await cluster.start("a", "b", kinds=(Worker,))

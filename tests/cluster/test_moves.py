@@ -37,17 +37,18 @@ async def test_R404a_at_no_instant_of_a_move_is_the_grain_without_an_owner(clust
     await active_at(cluster, ledger, "a")
     directory = cluster.silos["a"].runtime.directory
     seen: list[Entry | None] = []
+    goes_on = True
 
     async def poll() -> None:
-        while True:
+        while goes_on:
             seen.extend(await directory.lookup([grain_id(ledger)]))
             await asyncio.sleep(0)
 
     polling = asyncio.create_task(poll())
     for target in ("b", "c", "a", "b"):
         assert (await client.migrate(ledger, to=target)).moved
-    polling.cancel()
-    await asyncio.wait([polling])
+    goes_on = False
+    await polling
     assert seen
     assert None not in seen
     epochs = [entry.epoch for entry in seen if entry is not None]

@@ -1,7 +1,7 @@
 """Small clusters in memory whose ways can be cut: the cluster of `tests.cluster.clusters`, and what can befall it.
 
-A story is written as a coroutine over a `Scene`, and `told` makes a test of it that runs under virtual time, where waiting
-costs nothing and whatever waits for ever fails the test.
+A story is written as a coroutine over a `Scene`, and `told` makes a test of it that runs under virtual time, where
+waiting costs nothing and whatever waits for ever fails the test.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from silo.settings import SiloSettings
 from silo.surroundings import Surroundings
 from silo.testing.network import MemoryNetwork
 from silo.testing.virtual_time import run
-
 from tests.cluster.clusters import LEASE, Cluster, MemoryStand
 from tests.cluster.stage import Stage, staged
 

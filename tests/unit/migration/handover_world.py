@@ -1,7 +1,8 @@
-"""Everything that can happen to one handover, explored whole: two silos, a link, a directory, and all that befalls them.
+"""Everything that can happen to one handover, explored whole: two silos, a link, a directory, and their mishaps.
 
-A state holds both cores and their surroundings as values. `steps` names every step that may come next: what must happen some
-time, such as an answer that is on its way, and what merely may, such as a crash. `explore` walks all states that can be reached.
+A state holds both cores and their surroundings as values. `steps` names every step that may come next: what must happen
+some time, such as an answer that is on its way, and what merely may, such as a crash. `explore` walks all states that
+can be reached.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ Step: TypeAlias = tuple[str, bool, World]
 
 
 class Play:
-    """The rules by which a world goes on. `source` and `target` make the cores, so that faulty ones can be played, too."""
+    """The rules by which a world goes on. `source` and `target` make the cores: faulty ones can be played, too."""
 
     def __init__(
         self,
@@ -309,7 +310,11 @@ class Play:
     def _faults(self, world: World) -> Iterator[Step]:
         if world.left.link_losses and not world.unnoticed_loss and not world.crashed:
             left = replace(world.left, link_losses=world.left.link_losses - 1)
-            yield "the link is lost", False, replace(self._cut(world), unnoticed_loss=frozenset({SOURCE, TARGET}), left=left)
+            yield (
+                "the link is lost",
+                False,
+                replace(self._cut(world), unnoticed_loss=frozenset({SOURCE, TARGET}), left=left),
+            )
         if not world.left.crashes:
             return
         left = replace(world.left, crashes=world.left.crashes - 1)
@@ -372,7 +377,7 @@ def check_end(world: World) -> None:
     if world.row is None or world.row.silo in world.crashed:
         return  # the next call takes it over
     if TARGET in world.crashed and world.row.silo == SOURCE and world.source is not None:
-        return  # given back with the target's last breath, after the source had let go: left over, and replaced by the next call
+        return  # given back with the target's last breath, when the source had let go: the next call replaces it
     raise Violation(f"a living silo is named by {world.row}, and does not serve the grain")
 
 

@@ -11,7 +11,6 @@ from silo.directory.addresses import Entry, SiloAddress
 from silo.migration import handover as h
 from silo.migration.handover import Source, SourcePhase, Target, TargetPhase
 from silo.migration.outcome import MoveStatus
-
 from tests.unit.migration.handover_world import (
     GRAIN,
     NEW,
@@ -382,7 +381,10 @@ class KeepsWhatItCannotOpen(Target):
 
 PLANTED = {
     "the source resumes in doubt": (Play(lambda: ResumesInDoubt(OFFERED, NEW)), "open"),
-    "the source lets go when the link is lost": (Play(lambda: ReleasesOnALostLink(OFFERED, NEW)), "nobody has the grain"),
+    "the source lets go when the link is lost": (
+        Play(lambda: ReleasesOnALostLink(OFFERED, NEW)),
+        "nobody has the grain",
+    ),
     "the source lets go when it loses the fence": (
         Play(lambda: ReleasesWhenItLosesTheFence(OFFERED, NEW)),
         "nobody has the grain",

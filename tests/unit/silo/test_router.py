@@ -1,8 +1,9 @@
-"""Where calls go, and how each of them ends: the router, the activations and the callers of small clusters in memory."""
+"""Where calls go, and how each of them ends: router, activations and callers of small clusters in memory."""
 
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import patch
 
 import pytest
 
@@ -29,8 +30,7 @@ from silo.reference import grain_id, with_hint, with_timeout
 from silo.routing.call import Answer, Call
 from silo.settings import QueueSettings
 from silo.wire.frames import Outcome
-
-from tests.cluster.stage import gate, say
+from tests.cluster.stage import gate, say, stage
 from tests.support.memory_cluster import Scene, told
 
 
@@ -43,6 +43,7 @@ class Desk(Grain):
     async def do(self, what: str) -> str:
         say(f"did {what}")
         self.done.append(what)
+        stage().gate(what).open()
         return self.silo
 
     async def wait(self, what: str) -> str:
@@ -66,7 +67,7 @@ class Desk(Grain):
         raise ValueError("nobody hears this")
 
     @read_only
-    async def list(self) -> list[str]:
+    async def listed(self) -> list[str]:
         return self.done
 
     @read_only
@@ -80,11 +81,9 @@ class Desk(Grain):
 
     @always_interleave
     async def watch(self) -> list[str]:
-        """Wait for the next change, which another turn makes."""
+        """Wait for what another turn does."""
         say("watching")
-        before = len(self.done)
-        while len(self.done) == before:
-            await asyncio.sleep(0.01)
+        await gate("change")
         return self.done
 
     async def ask(self, other: str, timeout_s: float = 5.0) -> str:
@@ -179,14 +178,14 @@ async def test_a_deadline_travels_to_the_calls_that_a_turn_makes(scene: Scene) -
     await scene.cluster.seen(lambda: scene.cluster.waiting(inner) == 0)
     scene.stage.gate("go").open()
     await holding
-    assert await inner.list() == ["first"]
+    assert await inner.listed() == ["first"]
 
 
 @told
 async def test_a_call_that_nobody_can_place_ends_at_its_deadline_with_the_reason(scene: Scene) -> None:
     await scene.start("a", kinds=(Fragile,))
     began = asyncio.get_running_loop().time()
-    with pytest.raises(GrainUnplaceable, match="a does not host grains of kind 'desk'|kind"):
+    with pytest.raises(GrainUnplaceable, match="kind"):
         await with_timeout(scene.silo("a").grain(Desk, "k"), 2.0).do("it")
     assert 2.0 <= asyncio.get_running_loop().time() - began < 2.1
 
@@ -239,7 +238,7 @@ def test_cancelling_a_caller_reaches_a_running_and_a_queued_call(home: str) -> N
         await scene.cluster.seen(lambda: scene.cluster.waiting(desk) == 0)
         running.cancel()
         await scene.stage.heard("cancelled go")
-        assert await desk.list() == ["first"]
+        assert await desk.listed() == ["first"]
         assert len(scene.silo("a").runtime.book) == 0
 
     story()
@@ -264,7 +263,7 @@ async def test_readers_behind_a_writer_that_was_cancelled_start_at_once(scene: S
     await scene.stage.heard("began go")
     writer = asyncio.create_task(desk.do("never"))
     await scene.cluster.queued(desk, 1)
-    late = asyncio.create_task(desk.list())
+    late = asyncio.create_task(desk.listed())
     await scene.cluster.queued(desk, 2)
     assert await desk.peek() == 1  # what always interleaves waits for nobody
     writer.cancel()
@@ -298,7 +297,7 @@ async def test_a_one_way_call_returns_at_once_and_runs(scene: Scene) -> None:
     scene.stage.gate("go").open()
     await holding
     await scene.stage.heard("failed")
-    assert await desk.list() == ["first", "this"]
+    assert await desk.listed() == ["first", "this"]
 
 
 @told
@@ -314,7 +313,7 @@ async def test_one_way_calls_that_wait_go_along_with_a_move(scene: Scene) -> Non
     await holding
     assert (await moving).moved
     await scene.stage.heard("noted this")
-    assert await desk.list() == ["first", "this"]
+    assert await desk.listed() == ["first", "this"]
     await scene.cluster.seen(lambda: len(scene.silo("a").runtime.book) == 0)
     assert len(scene.silo("a").runtime.book.lanes) == 0
 
@@ -335,7 +334,7 @@ async def test_a_call_that_waits_for_its_own_chain_fails_at_once_and_names_the_c
     await scene.start("a", "b", "c", kinds=KINDS)
     first = await at(scene, "first", "b")
     await at(scene, "second", "c")
-    with pytest.raises(NestedCallFailed, match="desk/first -> desk/second -> desk/first"):
+    with pytest.raises(NestedCallFailed, match=r"desk/first -> desk/second -> desk/first"):
         await first.round_trip("second", "first")
     assert await first.round_trip("second") == "back"
 
@@ -356,7 +355,7 @@ async def test_the_failure_of_an_inner_call_does_not_say_that_the_outer_one_did_
     outer, inner = await at(scene, "outer", "b"), await at(scene, "inner", "a")
     holding = asyncio.create_task(inner.wait("go"))
     await scene.stage.heard("began go")
-    with pytest.raises(NestedCallFailed, match="CallExpired|CallTimeout"):
+    with pytest.raises(NestedCallFailed, match=r"CallExpired|CallTimeout"):
         await outer.ask("inner", 0.5)
     scene.stage.gate("go").open()
     await holding
@@ -416,7 +415,7 @@ async def test_a_call_runs_what_its_grain_is_where_it_runs_whatever_class_the_ca
     silos = await scene.start("a", "b", kinds=KINDS)
     desk = await at(scene, "k", "a")
     assert [await silo.grain(Interface, "k").do(silo.name) for silo in silos] == ["a", "a"]
-    assert await desk.list() == ["first", "a", "b"]
+    assert await desk.listed() == ["first", "a", "b"]
 
 
 @told
@@ -429,8 +428,7 @@ async def test_a_call_that_is_sent_back_again_and_again_fails_after_a_bounded_nu
         sent_back += 1
         call.on_answer(call, Answer(Outcome.MOVED))
 
-    setattr(scene.silo("b").runtime.router, "_place_here", send_back)
-    with pytest.raises(TooManyHops):
+    with patch.object(scene.silo("b").runtime.router, "_place_here", send_back), pytest.raises(TooManyHops):
         await with_hint(scene.silo("a").grain(Desk, "k"), "b").do("it")
     assert sent_back == scene.silo("a").settings.calls.retries_max + 1
     assert len(scene.silo("a").runtime.book.lanes) == 0
@@ -439,13 +437,16 @@ async def test_a_call_that_is_sent_back_again_and_again_fails_after_a_bounded_nu
 @told
 async def test_a_call_that_came_back_can_be_cancelled_before_it_is_sent_again(scene: Scene) -> None:
     await scene.start("a", "b", kinds=KINDS)
-    setattr(
-        scene.silo("b").runtime.router, "_place_here", lambda call, _: call.on_answer(call, Answer(Outcome.MOVED))
-    )
-    call = asyncio.create_task(with_hint(scene.silo("a").grain(Desk, "k"), "b").do("it"))
-    await asyncio.sleep(0.3)
-    call.cancel()
-    await asyncio.wait([call])
+
+    def send_back(call: Call, _: object) -> None:
+        say("sent back")
+        call.on_answer(call, Answer(Outcome.MOVED))
+
+    with patch.object(scene.silo("b").runtime.router, "_place_here", send_back):
+        call = asyncio.create_task(with_hint(scene.silo("a").grain(Desk, "k"), "b").do("it"))
+        await scene.stage.heard("sent back", times=4)
+        call.cancel()
+        await asyncio.wait([call])
     assert len(scene.silo("a").runtime.book) == len(scene.silo("a").runtime.book.lanes) == 0
 
 
@@ -496,7 +497,7 @@ async def test_calls_keep_their_order_while_their_grain_moves_about(scene: Scene
             calls.append(asyncio.create_task(moved(scene, desk, to)))
         await asyncio.sleep(0.000_3)
     await asyncio.gather(*calls)
-    assert await desk.list() == ["first", *map(str, range(60))]
+    assert await desk.listed() == ["first", *map(str, range(60))]
     await scene.cluster.seen(lambda: all(not len(silo.runtime.book.lanes) for silo in scene.cluster.silos.values()))
 
 
@@ -532,7 +533,7 @@ async def test_a_fenced_silo_starts_nothing_until_its_lease_is_renewed(scene: Sc
     assert "did held" not in scene.stage.lines
     scene.stand.without_table.clear()
     assert await call == "a"
-    assert await desk.list() == ["first", "held"]
+    assert await desk.listed() == ["first", "held"]
 
 
 @told

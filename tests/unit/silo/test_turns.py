@@ -111,7 +111,9 @@ def test_a_chain_may_come_back_where_the_grain_allows_it_even_while_it_drains(
     assert queue.admit(Visit(2, path=((GRAIN, 1),))) is Admission.START
 
 
-@pytest.mark.parametrize("again", [Visit(2, ((GRAIN, 1),), read_only=True), Visit(2, ((GRAIN, 1),), always_interleave=True)])
+@pytest.mark.parametrize(
+    "again", [Visit(2, ((GRAIN, 1),), read_only=True), Visit(2, ((GRAIN, 1),), always_interleave=True)]
+)
 def test_a_chain_may_come_back_by_what_may_run_beside_its_turn_anyway(again: Visit) -> None:
     queue = opened(reentrant=False)
     queue.admit(Visit(1, read_only=True))

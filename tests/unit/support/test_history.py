@@ -59,8 +59,8 @@ class Story:
             interleaves=interleaves,
         )
 
-    def ended(self, call: str, value: int | None = None, outcome: str = Ended.VALUE) -> None:
-        self.witness(What.CALL_ENDED, call=call, outcome=outcome, value=value)
+    def ended(self, call: str, value: int | None = None, outcome: str = Ended.VALUE, because: str = "") -> None:
+        self.witness(What.CALL_ENDED, call=call, outcome=outcome, value=value, because=because)
 
     def turn(self, call: str, value: int, activation: str = "a1", silo: str = "s1") -> None:
         self.sent(call)
@@ -322,7 +322,7 @@ def test_a_call_in_a_hurry_may_run_out_of_time_and_a_patient_one_may_not(story: 
     for call, deadline_s in (("1", 5.0), ("2", 15.0)):
         story.witness(What.CALL_SENT, call=call, caller="c", grain="g", deadline_s=deadline_s)
         story.now += deadline_s
-        story.ended(call, outcome=Ended.OUTCOME_UNKNOWN)
+        story.ended(call, outcome=Ended.OUTCOME_UNKNOWN, because="CallTimeout()")
     assert [violation.subject for violation in check(story.events)] == ["2"]
 
 

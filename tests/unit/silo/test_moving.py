@@ -1,0 +1,298 @@
+"""Moves in small clusters in memory, and what befalls them half-way: the shells around the handover protocol."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from silo.directory.errors import OutcomeUnknown
+from silo.grain import Grain, grain, soft_state
+from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
+from silo.migration.outcome import MigrationOutcome, MoveStatus
+from silo.reference import with_hint, with_timeout
+from silo.settings import MigrationSettings
+from tests.cluster.stage import gate, say, stage
+from tests.support.memory_cluster import Scene, told
+
+
+@grain(kind="box", drain_timeout=60.0)
+class Box(Grain):
+    """Keeps things, and stops wherever the test wants it to."""
+
+    things: list[str] = soft_state(default_factory=list)
+
+    async def on_migrating(self, notice: MigrationNotice) -> None:
+        await self._pass("migrating")
+
+    async def on_deactivate(self, reason: DeactivationReason) -> None:
+        say(f"deactivated at {self.silo}")
+
+    async def on_activate(self, reason: ActivationReason) -> None:
+        await self._pass(f"activate at {self.silo}")
+        if f"fail at {self.silo}" in stage().lines:
+            raise RuntimeError("not here")
+        say(f"activated at {self.silo}: {reason}")
+
+    async def _pass(self, where: str) -> None:
+        """Stop here, if the test has said so."""
+        if f"stop: {where}" in stage().lines:
+            say(f"stopped: {where}")
+            await gate(where)
+
+    async def put(self, thing: str) -> str:
+        self.things.append(thing)
+        return self.silo
+
+    async def wait(self, what: str) -> str:
+        say(f"began {what}")
+        await gate(what)
+        return self.silo
+
+    async def look(self) -> list[str]:
+        return self.things
+
+
+@grain(kind="hasty", on_busy="interrupt")
+class Hasty(Grain):
+    async def wait(self) -> None:
+        say("began")
+        await gate("never")
+
+    async def where(self) -> str:
+        return self.silo
+
+
+KINDS = (Box, Hasty)
+ABC = ("a", "b", "c")
+
+
+async def box_at(scene: Scene, silo: str, caller: str = "c") -> Box:
+    box = scene.silo(caller).grain(Box, "k")
+    await with_hint(box, silo).put("first")
+    assert scene.cluster.home(box) == silo
+    return box
+
+
+def move(scene: Scene, box: Box, to: str, by: str = "c") -> asyncio.Task[MigrationOutcome]:
+    return asyncio.create_task(scene.silo(by).migrate(box, to=to))
+
+
+async def stopped(scene: Scene, where: str) -> None:
+    await scene.stage.heard(f"stopped: {where}")
+
+
+@told
+async def test_a_move_whose_drain_takes_too_long_leaves_the_grain_as_it_was(scene: Scene) -> None:
+    @grain(kind="box", drain_timeout=1.0)
+    class Impatient(Box):
+        pass
+
+    await scene.start(*ABC, kinds=(Impatient,))
+    box = await box_at(scene, "a")
+    running = asyncio.create_task(box.wait("go"))
+    await scene.stage.heard("began go")
+    outcome = await move(scene, box, "b")
+    assert (outcome.status, "within 1.0 s" in outcome.why) == (MoveStatus.ABORTED, True)
+    scene.stage.gate("go").open()
+    assert await running == "a"
+    assert await box.put("second") == "a"
+    assert (await move(scene, box, "b")).moved  # the end of the drain that was given up has closed nothing
+    assert await box.look() == ["first", "second"]
+
+
+@told
+async def test_a_grain_may_take_longer_over_its_notice_than_a_target_over_its_answer(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS, migration=MigrationSettings(ask_timeout_s=0.5))
+    box = await box_at(scene, "a")
+    say("stop: migrating")
+    moving = move(scene, box, "b")
+    await stopped(scene, "migrating")
+    await asyncio.sleep(2.0)
+    assert await box.put("meanwhile") == "a"
+    scene.stage.gate("migrating").open()
+    assert (await moving).moved
+    assert await box.look() == ["first", "meanwhile"]
+
+
+@told
+async def test_a_move_given_up_during_its_notice_does_not_stop_the_grain_afterwards(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    say("stop: migrating")
+    moving = move(scene, box, "b")
+    await stopped(scene, "migrating")
+    await scene.cluster.kill("b")
+    assert (await moving).status is MoveStatus.ABORTED
+    scene.stage.gate("migrating").open()
+    await asyncio.sleep(1.0)
+    assert await box.put("second") == "a"
+
+
+@told
+async def test_a_move_may_be_given_another_target_while_it_drains(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS, migration=MigrationSettings(ask_timeout_s=0.5))
+    box = await box_at(scene, "a")
+    running = asyncio.create_task(box.wait("go"))
+    await scene.stage.heard("began go")
+    first = move(scene, box, "b")
+    await scene.cluster.draining(box)
+    second = move(scene, box, "c")
+    await asyncio.sleep(2.0)
+    scene.stage.gate("go").open()
+    outcomes = await asyncio.gather(first, second)
+    assert [outcome.target_name for outcome in outcomes] == ["c", "c"]
+    assert await running == "a"
+    assert await box.look() == ["first"]
+
+
+@told
+async def test_a_grain_that_cannot_open_at_its_target_comes_back_with_its_state_and_its_calls(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    say("fail at b")
+    say("stop: activate at b")
+    moving = move(scene, box, "b")
+    await stopped(scene, "activate at b")
+    waiting = [asyncio.create_task(scene.silo(name).grain(Box, "k").put(name)) for name in ABC]
+    await asyncio.sleep(0.1)
+    scene.stage.gate("activate at b").open()
+    outcome = await moving
+    assert (outcome.status, "not here" in outcome.why) == (MoveStatus.ABORTED, True)
+    assert set(await asyncio.gather(*waiting)) == {"a"}
+    assert sorted(await box.look()) == ["a", "b", "c", "first"]
+    entry = await scene.cluster.entry(box)
+    assert entry is not None
+    assert entry.silo == scene.silo("a").address
+    assert scene.cluster.activation(box).entry == entry
+
+
+@told
+async def test_it_comes_back_though_the_link_is_lost_before_the_target_says_so(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    say("fail at b")
+    say("stop: activate at b")
+    moving = move(scene, box, "b")
+    await stopped(scene, "activate at b")
+    scene.stand.network.cut("a", "b")
+    await asyncio.sleep(4.0)
+    scene.stage.gate("activate at b").open()
+    await asyncio.sleep(4.0)  # it gives the grain back now, and the link that it says so on is lost
+    scene.stand.network.heal()
+    assert (await moving).status is MoveStatus.ABORTED
+    assert await box.put("second") == "a"
+    assert await box.look() == ["first", "second"]
+
+
+@told
+async def test_a_call_that_finds_the_grain_given_back_brings_it_back(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    say("fail at b")
+    say("stop: activate at b")
+    moving = move(scene, box, "b")
+    await stopped(scene, "activate at b")
+    scene.stand.network.cut("a", "b")
+    scene.stage.gate("activate at b").open()
+    await asyncio.sleep(0.5)
+    assert await with_timeout(scene.silo("a").grain(Box, "k"), 10.0).put("second") == "a"
+    scene.stand.network.heal()
+    assert (await moving).status is MoveStatus.ABORTED
+    assert await box.look() == ["first", "second"]
+
+
+@told
+async def test_a_target_that_dies_after_the_commit_takes_the_move_with_it(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    say("stop: activate at b")
+    moving = move(scene, box, "b")
+    await stopped(scene, "activate at b")
+    await scene.cluster.kill("b")
+    assert (await moving).status is MoveStatus.MOVED
+    assert scene.silo("a").runtime.moves.leaving_count == 0
+    assert await box.put("second") in ("a", "c")
+
+
+@told
+async def test_a_source_that_dies_after_its_offer_does_not_take_the_state_with_it(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    say("stop: activate at b")
+    moving = move(scene, box, "b")
+    await stopped(scene, "activate at b")
+    await scene.cluster.kill("a")
+    with pytest.raises(OutcomeUnknown):
+        await moving
+    scene.stage.gate("activate at b").open()
+    assert await box.put("second") == "b"
+    assert await box.look() == ["first", "second"]
+
+
+@told
+async def test_an_offer_that_is_not_answered_is_taken_back_by_the_judgement_of_the_directory(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS, migration=MigrationSettings(offer_timeout_s=1.0))
+    box = await box_at(scene, "a")
+    scene.stand.without_directory.add("b")
+    moving = move(scene, box, "b")
+    waiting = asyncio.create_task(box.put("second"))
+    assert (await moving).status is MoveStatus.ABORTED
+    scene.stand.without_directory.clear()
+    assert await waiting == "a"
+    await scene.cluster.seen(lambda: scene.silo("b").runtime.moves.arriving_count == 0)
+    assert await box.look() == ["first", "second"]
+    entry = await scene.cluster.entry(box)
+    assert scene.cluster.activation(box).entry == entry
+
+
+@told
+async def test_a_silo_drains_what_is_only_arriving_while_it_begins_to(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    say("stop: activate at b")
+    moving = move(scene, box, "b")
+    await stopped(scene, "activate at b")
+    began = asyncio.get_running_loop().time()
+    stopping = asyncio.create_task(scene.cluster.stop("b"))
+    await asyncio.sleep(1.0)
+    scene.stage.gate("activate at b").open()
+    assert (await moving).moved
+    await stopping
+    assert asyncio.get_running_loop().time() - began < 3.0
+    assert await box.put("second") in ("a", "c")
+    assert await box.look() == ["first", "second"]
+
+
+@told
+async def test_a_silo_drains_what_is_only_coming_back_while_it_begins_to(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    say("fail at b")
+    say("stop: activate at a")
+    moving = move(scene, box, "b")
+    await stopped(scene, "activate at a")
+    assert (await moving).status is MoveStatus.ABORTED
+    began = asyncio.get_running_loop().time()
+    stopping = asyncio.create_task(scene.cluster.stop("a"))
+    await asyncio.sleep(1.0)
+    scene.stage.lines.remove("fail at b")
+    scene.stage.gate("activate at a").open()
+    await stopping
+    assert asyncio.get_running_loop().time() - began < 3.0
+    assert await box.look() == ["first"]
+
+
+@told
+async def test_a_kind_that_would_be_interrupted_is_and_its_callers_hear_that_the_outcome_is_unknown(
+    scene: Scene,
+) -> None:
+    await scene.start(*ABC, kinds=KINDS)
+    hasty = scene.silo("c").grain(Hasty, "k")
+    await with_hint(hasty, "a").where()
+    running = asyncio.create_task(hasty.wait())
+    await scene.stage.heard("began")
+    assert (await scene.silo("c").migrate(hasty, to="b")).moved
+    with pytest.raises(OutcomeUnknown, match="interrupted"):
+        await running
+    assert await hasty.where() == "b"
