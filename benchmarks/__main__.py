@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from rich.console import Console
 from rich.progress import Progress, TextColumn
@@ -57,7 +57,7 @@ async def run(arguments: argparse.Namespace, rows: list[Row]) -> int:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
+def _progress() -> Generator[Callable[[str], None]]:
     """Shows on a terminal what is being done; drawn only when that changes, since drawing takes time from callers."""
     console = Console(stderr=True)
     with Progress(TextColumn("{task.description}"), console=console, auto_refresh=False, transient=True) as progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Iterator
 
 from benchmarks import rows_floors as floors
 from benchmarks.grains import Counter, Parcel
@@ -71,7 +72,8 @@ class Caller:
 
 async def _pauses(stage: Stage) -> Work:
     """One grain to and fro, under the calls of one caller, whose slowest call around a move is its latency."""
-    silo, places = await stage.silo(), itertools.cycle[str]((FURTHER, GATEWAY))
+    silo = await stage.silo()
+    places: Iterator[str] = itertools.cycle((FURTHER, GATEWAY))
     (parcel,) = await grains_on(silo, Parcel, "pause", 1, GATEWAY)
 
     async def move(seconds: float) -> Tally:
@@ -91,9 +93,7 @@ async def _pauses(stage: Stage) -> Work:
     return move
 
 
-async def _to_and_fro(
-    silo: Silo, parcel: Parcel, caller: Caller, places: itertools.cycle[str], seconds: float
-) -> Tally:
+async def _to_and_fro(silo: Silo, parcel: Parcel, caller: Caller, places: Iterator[str], seconds: float) -> Tally:
     begun, pauses = time.perf_counter(), list[int]()
     while (wall_s := time.perf_counter() - begun) < seconds or not pauses:
         await caller.goes_on(BETWEEN_MOVES_CALLS)

@@ -28,9 +28,9 @@ class Registration(msgspec.Struct, frozen=True):
 class GrainDirectory(Protocol):
     """Rows `grain -> (silo, activation, epoch)`. Every call takes many grains and answers in their order.
 
-    A registration takes `max(bucket counter, expected epoch, floor) + 1` as its epoch. Losing is no error: the answer is whoever
-    holds the row afterwards. All methods raise DirectoryUnavailable when the store cannot be asked; a write whose answer was lost
-    is resolved by asking again with the same activation id.
+    A registration takes `max(bucket counter, expected epoch, floor) + 1` as its epoch. Losing is no error: the answer
+    is whoever holds the row afterwards. All methods raise DirectoryUnavailable when the store cannot be asked; a write
+    whose answer was lost is resolved by asking again with the same activation id.
     """
 
     async def open(self) -> None:

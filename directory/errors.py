@@ -1,7 +1,7 @@
 """The errors of the runtime, sorted by what the caller may do about them.
 
-Every error that ends a call says one of: it was not executed (`NotExecuted`), it may have been executed (`OutcomeUnknown`),
-or it is the application's own exception.
+Every error that ends a call says one of: it was not executed (`NotExecuted`), it may have been executed
+(`OutcomeUnknown`), or it is the application's own exception.
 """
 
 from __future__ import annotations

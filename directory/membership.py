@@ -1,7 +1,8 @@
 """Who is in the cluster: rows, tables, views, and the contract of the membership table.
 
-The table is one versioned value. A row's status only moves forward: joining, active, leaving, dead; dead is final. Every change
-is a compare-and-set that takes the next version. `run` names the run of the store, so that a failover that lost renewals is seen.
+The table is one versioned value. A row's status only moves forward: joining, active, leaving, dead; dead is final.
+Every change is a compare-and-set that takes the next version. `run` names the run of the store, so that a failover that
+lost renewals is seen.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class SiloStatus(enum.IntEnum):
 class ProcessIdentity(msgspec.Struct, frozen=True, array_like=True):
     """Which operating system process a silo is: enough for a neighbour on the same machine to prove its death.
 
-    `machine` joins boot id, pid namespace and time namespace; `start_ticks` is the start time of field 22 of `/proc/PID/stat`.
+    `machine` joins boot id, pid namespace and time namespace; `start_ticks` is the start time of field 22 of
+    `/proc/PID/stat`.
     """
 
     machine: str
@@ -186,7 +188,8 @@ class TableAnswer(msgspec.Struct, frozen=True):
 class MembershipTable(Protocol):
     """The seam to the membership store. Blocking: its only user is a thread of its own (or a simulation).
 
-    Raises MembershipUnavailable when the store cannot be asked within the timeout; the request may then have been carried out.
+    Raises MembershipUnavailable when the store cannot be asked within the timeout; the request may then have been
+    carried out.
     """
 
     def ask(self, request: TableRequest, timeout_s: float) -> TableAnswer: ...

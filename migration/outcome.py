@@ -21,17 +21,19 @@ class MoveReason(enum.StrEnum):
 
 
 class MoveStatus(enum.StrEnum):
-    """How a move ended. Only after MOVED is the grain elsewhere; after every other one it is where it was, with its state."""
+    """How a move ended. After MOVED the grain is elsewhere; after REFUSED and ABORTED where it was, with its state."""
 
     MOVED = "moved"
     REFUSED = "refused"
-    """Nothing was stopped: the grain, its kind, the target or the cluster does not allow this move; `why` says which."""
+    """Nothing was stopped: the grain, its kind, the target or the cluster does not allow it; `why` says which."""
     ABORTED = "aborted"
     """It was begun and taken back: a failure, a refusal or a timeout before the commit."""
     NOT_ACTIVE = "not_active"
     """The grain has no activation; there is nothing to move."""
     LOST = "lost"
-    """This silo was declared dead in the middle; the directory knows where the grain is."""
+    """A silo was declared dead in the middle; the directory knows where the grain is."""
+    UNKNOWN = "unknown"
+    """The order was given, and what became of it could not be heard."""
 
 
 class MigrationOutcome(msgspec.Struct, frozen=True, array_like=True):

@@ -20,6 +20,7 @@ from silo.directory.errors import (
     InvalidSettings,
     NoGateway,
     NotExecuted,
+    OutcomeUnknown,
     PermissionRefused,
     SiloError,
 )
@@ -33,7 +34,7 @@ from silo.messaging.link import Link
 from silo.messaging.links import Links
 from silo.messaging.permissions import Role
 from silo.messaging.transport import Transport
-from silo.migration.outcome import MigrationOutcome, MoveReason
+from silo.migration.outcome import MigrationOutcome, MoveReason, MoveStatus
 from silo.moving import MIGRATE, MoveOrder
 from silo.reference import Reference, grain_id, reference_binder
 from silo.routing.book import CallBook
@@ -289,12 +290,20 @@ class Client:
         reason: str = MoveReason.ADMIN,
         force: bool = False,
     ) -> list[MigrationOutcome]:
-        """Move many grains, each alone, with an outcome each, in their order; see `migrate`."""
+        """Move many grains, each alone, with an outcome each, in their order; see `migrate`.
+
+        Nothing that one of them meets is raised: an order that could not be given is `REFUSED`, one whose outcome could
+        not be heard `UNKNOWN`, and `why` says the rest.
+        """
         slots = asyncio.Semaphore(MOVES_IN_FLIGHT_MAX)
 
         async def move(grain: Any) -> MigrationOutcome:
             async with slots:
-                return await self.migrate(grain, to=to, reason=reason, force=force)
+                try:
+                    return await self.migrate(grain, to=to, reason=reason, force=force)
+                except (NotExecuted, OutcomeUnknown) as error:
+                    status = MoveStatus.REFUSED if isinstance(error, NotExecuted) else MoveStatus.UNKNOWN
+                    return MigrationOutcome(grain_id(grain), status, reason=reason, why=str(error))
 
         return list(await asyncio.gather(*(move(grain) for grain in grains)))
 

@@ -15,7 +15,8 @@ async def migrate(
 ) -> MigrationOutcome:
     """Move the grain behind a reference to another silo, while it is being called. Activates nothing.
 
-    The same verb in a client, in a silo, and in a grain about another grain. About itself a grain says `self.migrate(to=…)`.
+    The same verb in a client, in a silo, and in a grain about another grain. About itself a grain says
+    `self.migrate(to=…)`.
 
     Args:
         reference: as `client.grain(...)` or `self.grain(...)` gives one.

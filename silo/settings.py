@@ -227,7 +227,7 @@ class TelemetrySettings(_Checked):
     """What a silo tells of itself. Exporters are set by the standard `OTEL_…` variables."""
 
     otel: bool = False
-    """Whether traces and metrics are produced; needs the extra `otel`. A variable that names an exporter turns it on."""
+    """Whether traces and metrics are produced; needs the extra `otel`. A variable naming an exporter turns it on."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
     """Logs as JSON lines or for the eye; `auto` asks whether standard error is a terminal."""

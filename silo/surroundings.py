@@ -1,4 +1,4 @@
-"""What a silo stands on: a transport, a directory, a membership, chance. Real ones in the product, others in simulation."""
+"""What a silo stands on: transport, directory, membership, chance. Real ones in the product, others in simulation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
     """gRPC and Redis, as the settings say; raises InvalidSettings where no Redis is named."""
     url = settings.redis
     if url is None:
-        raise InvalidSettings("no Redis is named: give redis=…, --redis URL or SILO_REDIS (for one machine, use `silo dev`)")
+        raise InvalidSettings(
+            "no Redis is named: give redis=…, --redis URL or SILO_REDIS (for one machine, use `silo dev`)"
+        )
     cluster = settings.cluster
 
     def open_membership() -> Membership:

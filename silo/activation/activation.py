@@ -96,6 +96,7 @@ class Activation:
 
     __slots__ = (
         "_drained",
+        "_holds",
         "_opened",
         "_premises",
         "activation_id",
@@ -127,6 +128,8 @@ class Activation:
         self.wants_deactivation = False
         self._opened: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
+        self._holds = 0
+        """How often it was held: who waits for the end of one drain is not served by that of the next."""
         self._premises = premises
 
     def __repr__(self) -> str:
@@ -277,16 +280,18 @@ class Activation:
 
     def hold(self) -> None:
         """Start no new turns; those that run go on."""
+        self._holds += 1
         self.state = State.DRAINING
         self.turns.hold()
 
     async def drained(self) -> bool:
         """Wait, while it is held, until no turn runs. False if it was opened again, or has gone, before that."""
-        while self.state is State.DRAINING and self.turns.running_count:
+        hold = self._holds
+        while self.state is State.DRAINING and self._holds == hold and self.turns.running_count:
             if self._drained is None or self._drained.done():
                 self._drained = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._drained)
-        if self.state is not State.DRAINING:
+        if self.state is not State.DRAINING or self._holds != hold:
             return False
         self.state = State.CLOSED
         return True

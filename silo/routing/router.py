@@ -110,6 +110,9 @@ class Router:
         self._rng = rng
         self._telemetry = telemetry
         self._resolving: dict[GrainId, list[Call]] = {}
+        self._paused: dict[int, tuple[Call, asyncio.TimerHandle]] = {}
+        """Calls that came back more than once, and when they are tried again."""
+        self._dead: frozenset[SiloAddress] = frozenset()
         self._placing: dict[GrainId, Destination] = {}
         """Where this silo has just sent a grain to be activated, until the first answer says more."""
         self._arrived: dict[tuple[SiloAddress | None, int], Call] = {}
@@ -245,6 +248,8 @@ class Router:
             except SiloError as error:
                 call.on_answer(call, Answer.failed(error))
                 return
+        if len(waiting) >= self._limits.resolving_calls_max:
+            self._drop_overdue(waiting)
         if len(waiting) >= self._limits.resolving_calls_max and call.hops == 0:
             what = f"{len(waiting)} calls wait until {call.grain} is found or placed"
             call.on_answer(call, Answer.failed(Overloaded(what, "queue_calls_max")))
@@ -291,6 +296,15 @@ class Router:
     def _is_leaving(self) -> bool:
         row = self._membership.view.row(self.me)
         return row is not None and row.status is SiloStatus.LEAVING
+
+    @staticmethod
+    def _drop_overdue(waiting: list[Call]) -> None:
+        """Those whose deadline has passed take nobody's place. Calls of other silos have no timer here."""
+        now = asyncio.get_running_loop().time()
+        for call in waiting:
+            if call.origin is not None and not call.answered and call.deadline is not None and now >= call.deadline:
+                call.on_answer(call, Answer.failed(call.overdue()))
+        waiting[:] = [call for call in waiting if not call.answered]
 
     @staticmethod
     def _still_wanted(waiting: list[Call]) -> list[Call]:
@@ -519,9 +533,11 @@ class Router:
         if call.tries <= TRIES_AT_ONCE:
             self.book.lanes.again(call)
         else:  # whoever sends it back may know more than this silo does; that takes a moment to come round
-            asyncio.get_running_loop().call_later(self._pause_s(call.tries - TRIES_AT_ONCE), self._retry, call)
+            pause_s = self._pause_s(call.tries - TRIES_AT_ONCE)
+            self._paused[call.id] = call, asyncio.get_running_loop().call_later(pause_s, self._retry, call)
 
     def _retry(self, call: Call) -> None:
+        self._paused.pop(call.id, None)
         if not call.answered:
             self.book.lanes.again(call)
 
@@ -580,6 +596,12 @@ class Router:
     def on_view(self, view: View) -> None:
         self._going = {silo for silo in self._going if view.is_alive(silo)}
         self._view_changed.set()
+        dead = frozenset(row.silo for row in view.table.rows if row.status is SiloStatus.DEAD)
+        if dead - self._dead:  # what could not reach it need wait no longer
+            for call, timer in sorted(self._paused.values(), key=lambda paused: paused[0].id):
+                timer.cancel()
+                self._retry(call)
+        self._dead = dead
 
     def _recall(self, call: Call) -> bool:
         """The caller gives the call up. True if it had not started anywhere, and now never will."""

@@ -14,6 +14,7 @@ import gc
 import heapq
 import random
 import sys
+import warnings
 import weakref
 import zlib
 from collections import deque
@@ -345,7 +346,9 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         running = asyncio._get_running_loop()
         asyncio._set_running_loop(self)  # `finally` blocks may ask for it
         try:
-            self._bury_tasks()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # what a `finally` block was about to await
+                self._bury_tasks()
         finally:
             asyncio._set_running_loop(running)
         for queue in self._callbacks.values():

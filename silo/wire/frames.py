@@ -43,7 +43,7 @@ class Outcome(enum.IntEnum):
     """`payload` is an encoded error of the runtime; safe to retry."""
     OUTCOME_UNKNOWN = 3
     MOVED = 4
-    """Not executed, since the grain is not here; `entry`, where given, says who serves it. The caller's silo tries again."""
+    """Not executed, since the grain is not here; `entry`, where given, says who serves it. The caller's silo retries."""
 
 
 OUTCOMES: Final = {int(outcome): outcome for outcome in Outcome}
@@ -160,7 +160,7 @@ class OfferAnswer(msgspec.Struct, array_like=True, tag=11):
     entry: Entry | None = None
     refused: str = ""
     lost: bool = False
-    """It did send its compare-and-set, and lost: the source must ask the directory whether the entry is still its own."""
+    """It did send its compare-and-set, and lost: the source must ask the directory whose the entry is."""
 
 
 class Opened(msgspec.Struct, array_like=True, tag=12):

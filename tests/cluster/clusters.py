@@ -1,7 +1,7 @@
 """Clusters of a few silos and clients within one process, on two stands.
 
-`memory` is a network, a directory and a membership table in memory under virtual time; `real` is gRPC on loopback and a Redis or
-Valkey server. A test that uses the fixture `cluster` says nothing of either.
+`memory` is a network, a directory and a membership table in memory under virtual time; `real` is gRPC on loopback and a
+Redis or Valkey server. A test that uses the fixture `cluster` says nothing of either.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
 from silo.settings import SiloSettings
 from silo.surroundings import Surroundings, real_surroundings
 from silo.testing.network import MemoryNetwork
-
 from tests.cluster.stage import LIMIT_S
 
 LEASE = LeaseSettings(lease_s=5.0)
@@ -113,7 +112,7 @@ class Cluster:
         self.silos: dict[str, Silo] = {}
         self._clients: list[Client] = []
 
-    # ------------------------------------------------------------------------------------------------------------ members
+    # -------------------------------------------------------------------------------------------------------- members
 
     async def start(
         self, *names: str, kinds: tuple[type, ...], registry: TypeRegistry = DEFAULT_REGISTRY, **settings: Any
@@ -165,7 +164,7 @@ class Cluster:
         for name in list(self.silos):
             await self.kill(name)
 
-    # ------------------------------------------------------------------------------------------------------------ looking
+    # -------------------------------------------------------------------------------------------------------- looking
 
     async def seen(self, condition: Callable[[], object]) -> None:
         """Wait until it is so, where nobody tells when that is."""

@@ -1,16 +1,13 @@
-"""The cluster that each test here gets: in memory under virtual time, and, for tests marked `real`, over gRPC and Redis too."""
+"""The cluster that each test here gets: in memory under virtual time, and over gRPC and Redis for those marked `real`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
 
 import pytest
 
-from silo.client import Client
 from silo.testing.virtual_time import VirtualTimeLoop, describe_task
-
 from tests.cluster.clusters import Cluster, MemoryStand, RealStand
 from tests.cluster.stage import Stage, staged
 

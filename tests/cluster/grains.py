@@ -7,7 +7,6 @@ import asyncio
 from silo.grain import Grain, grain, read_only, soft_state
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
 from silo.migration.participants import DehydrateContext, RehydrateContext
-
 from tests.cluster.stage import gate, say
 
 

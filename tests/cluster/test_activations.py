@@ -1,4 +1,4 @@
-"""How activations begin and end without a move: on demand, idle, by their own wish, and by mistake. R-422, R-448, R-455, R-474."""
+"""How activations begin and end without a move: on demand, idle, by their own wish. R-455, R-474."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from silo.grain import Grain, grain, soft_state
 from silo.migration.lifecycle import ActivationReason, DeactivationReason
 from silo.reference import with_hint
 from silo.settings import ActivationSettings, SiloSettings
-
 from tests.cluster.clusters import Cluster
 from tests.cluster.stage import Stage, gate, say
 

@@ -1,4 +1,4 @@
-"""Moves of grains that are at work: what runs ends first, what waits goes along, and nobody waits for ever. R-419, R-449 and after."""
+"""Moves of grains that are at work: what runs ends first, what waits goes along. R-419, R-449 and after."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from silo.migration.outcome import MoveStatus
 from silo.migration.participants import DehydrateContext, RehydrateContext
 from silo.reference import with_hint
 from silo.settings import MigrationSettings
-
 from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Ledger
 from tests.cluster.stage import Stage, gate, say

@@ -1,4 +1,4 @@
-"""What a call promises: its end, its order, its errors, its deadline, its cancellation, and that nobody can tell where it ran."""
+"""What a call promises: its end, errors, deadline and cancellation, and that nobody can tell where it ran."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from silo.grain import Grain, always_interleave, current_grain, grain, one_way, 
 from silo.reference import with_hint, with_timeout
 from silo.serialization.exceptions import RemoteError
 from silo.serialization.registry import TypeRegistry, register
-
 from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Ledger
 from tests.cluster.stage import Stage, gate, say
@@ -586,7 +585,7 @@ async def test_large_arguments_and_results_arrive_whole_and_in_order(cluster: Cl
     await with_hint(ledger, "b").write("first")
     large = "x" * size
     answers = await asyncio.gather(ledger.write(large), ledger.write("small"), ledger.read())
-    assert answers == [2, 3, ["first", large, "small"]]
+    assert list(answers) == [2, 3, ["first", large, "small"]]
 
 
 async def test_a_call_without_the_right_arguments_fails_in_the_caller_and_is_not_sent(

@@ -1,4 +1,4 @@
-"""Clients: what they say when there is no cluster, when they are closed, and how they get over the loss of a gateway."""
+"""Clients: what they say without a cluster or when closed, and how they get over the loss of a gateway."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from silo.directory.errors import Closed, NoGateway, NotExecuted, OutcomeUnknown
 from silo.reference import with_hint, with_timeout
-
 from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Ledger
 from tests.cluster.stage import Stage

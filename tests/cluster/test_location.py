@@ -1,4 +1,4 @@
-"""Location is invisible: the same script gives the same result wherever the grain is, and before, during and after a move."""
+"""Location is invisible: a script gives the same result wherever the grain is, and before, during and after a move."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 
 from silo.grain import Grain, grain, read_only, soft_state
 from silo.reference import with_hint
-
 from tests.cluster.clusters import Cluster
 
 pytestmark = pytest.mark.real

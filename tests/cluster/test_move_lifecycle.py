@@ -1,4 +1,4 @@
-"""What a grain goes through when it moves: hooks, participants, soft state, and how a failed move is taken back. R-420 and after."""
+"""What a grain goes through when it moves: hooks, soft state, and how a failed move is taken back. R-420 and after."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from silo.migration.lifecycle import ActivationReason, DeactivationReason
 from silo.migration.outcome import MoveStatus
 from silo.migration.participants import DehydrateContext, RehydrateContext
 from silo.reference import with_hint
-
 from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Ledger, Witness
 from tests.cluster.stage import Stage, gate, say, stage

@@ -1,4 +1,4 @@
-"""What a move promises: nobody is without an owner, nothing is lost or run twice, order and state are kept. R-404 and after."""
+"""What a move promises: an owner at all times, nothing lost or run twice, order and state kept. R-404 and after."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from silo.migration.outcome import MoveReason, MoveStatus
 from silo.migration.participants import DehydrateContext, RehydrateContext
 from silo.reference import grain_id, with_hint
 from silo.settings import MigrationSettings
-
 from tests.cluster.clusters import Cluster, MemoryStand
 from tests.cluster.grains import Ledger, Witness
 from tests.cluster.stage import Stage, gate, say

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
 from silo.directory.errors import NotExecuted, OutcomeUnknown
 from silo.placement.decision import Decision
 from silo.reference import with_timeout
-
 from tests.cluster.clusters import Cluster, MemoryStand
 from tests.cluster.grains import Ledger, Witness
 
@@ -27,17 +27,20 @@ async def test_R208_calls_every_10_ms_across_an_outage_succeed_within_a_second_a
     ledger = with_timeout(client.grain(Ledger, "k"), 2.0)
     await ledger.write("before")
     answered: list[float] = []
+    failed: list[float] = []
 
     async def call() -> None:
+        sent = loop.time()
         try:
             await ledger.write("x")
         except (NotExecuted, OutcomeUnknown):
-            return
-        answered.append(loop.time())
+            failed.append(sent)
+        else:
+            answered.append(loop.time())
 
     async def wake() -> None:
         async with asyncio.TaskGroup() as calls:
-            for _ in range(6000):
+            while len(answered) < 500:
                 calls.create_task(call())
                 await asyncio.sleep(0.01)
 
@@ -47,10 +50,10 @@ async def test_R208_calls_every_10_ms_across_an_outage_succeed_within_a_second_a
     await asyncio.sleep(20.0)
     assert answered == []
     await cluster.start("a", kinds=(Ledger,))
-    back = loop.time()
+    back = loop.time()  # it serves, and the silo that was killed has been declared dead
     await waking
     assert answered[0] - back < 1.0
-    assert len(answered) > 3900  # from then on, all of them
+    assert max(failed) < back
     assert len(stand.directory_calls) - asked < 20
 
 
@@ -74,7 +77,7 @@ async def test_R210_a_placement_that_is_due_is_never_put_off_by_calls_that_come_
     async def call() -> None:
         try:
             await with_timeout(a.grain(Ledger, "k"), 3.0).read()
-        except NotExecuted:
+        except (NotExecuted, OutcomeUnknown):
             return
         answered.append(loop.time())
 
@@ -86,7 +89,7 @@ async def test_R210_a_placement_that_is_due_is_never_put_off_by_calls_that_come_
 
     calling = asyncio.create_task(keep_calling())
     await asyncio.sleep(20.0)
-    gaps = [later - earlier for earlier, later in zip(tried, tried[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(tried)]
     assert max(gaps) < 1.6  # the pause between tries, whatever comes in between
     assert len(tried) < 60  # two thousand calls later
     assert answered == []
@@ -94,5 +97,6 @@ async def test_R210_a_placement_that_is_due_is_never_put_off_by_calls_that_come_
     joined = loop.time()
     await cluster.seen(lambda: answered)
     assert answered[0] - joined < 0.1
+    assert len(answered) > 250  # all that still waited, since overdue ones take nobody's place
     goes_on = False
     await calling

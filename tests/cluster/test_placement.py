@@ -1,4 +1,4 @@
-"""Where new activations land in a cluster that runs: policies, filters, loads that travel, and who may host what. R-301 and after."""
+"""Where new activations land in a cluster that runs: policies, loads that travel, and who may host what. R-301 and after."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from silo.placement.policies import ConsistentHashPlacement
 from silo.placement.policy import Candidate, PlacementView, PolicyRuntime
 from silo.reference import grain_id, with_hint, with_timeout
 from silo.settings import PlacementSettings
-
 from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Ledger, Witness
 from tests.cluster.stage import Stage
@@ -103,7 +102,7 @@ async def test_R301_a_policy_decides_on_new_activations_only(cluster: Cluster) -
     await cluster.start("c", kinds=(Ledger,), placement=PlacementSettings(policy="prefer-local"))
     c = cluster.silos["c"]
     for ledger in ledgers:
-        assert await c.grain(Ledger, ledger.key).write("y") == 2  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] - references have a key
+        assert await c.grain(Ledger, ledger.key).write("y") == 2
     assert {ledger: await cluster.entry(ledger) for ledger in ledgers} == before  # R-463: a join moves nothing
     assert {await c.grain(Ledger, f"new {number}").where() for number in range(10)} == {"c"}
 
@@ -162,7 +161,9 @@ async def test_R319_a_newcomer_is_filled_up_and_not_run_over(cluster: Cluster) -
     await asyncio.gather(*(a.grain(Balanced, f"k{number}").touch() for number in range(60)))
     (c,) = await cluster.start("c", kinds=(Balanced,))
     burst = [silo.grain(Balanced, f"{silo.name} {number}").touch() for number in range(20) for silo in (a, b, c)]
-    await asyncio.gather(*burst)  # placed by three silos at once, and before any of them has heard of the others' choices
+    await asyncio.gather(
+        *burst
+    )  # placed by three silos at once, and before any of them has heard of the others' choices
     counts = [len(silo.activations()) for silo in (a, b, c)]
     assert sum(counts) == 120
     assert counts[2] <= 50

@@ -93,6 +93,9 @@ class Process:
         self.attached += 1
         self._changed.set()
 
+    def on_detached(self, link: Link) -> None:
+        self._changed.set()
+
     async def until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Wait for what the handler is told to make this true."""
         async with asyncio.timeout(timeout_s):

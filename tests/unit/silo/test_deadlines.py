@@ -31,7 +31,12 @@ class World:
 
     def make(self, number: int, deadline: float) -> Call:
         call = self.open[number] = Call(
-            number, GrainId("room", "lobby"), "enter", caller="test", deadline=deadline, on_answer=lambda *_: None
+            number,
+            GrainId("room", "lobby"),
+            "enter",
+            caller="test",
+            deadline=deadline,
+            on_answer=lambda _call, _answer: None,
         )
         self.deadlines.watch(number, deadline, self.loop)
         return call

@@ -8,9 +8,10 @@ import pytest
 
 from silo.directory.errors import OutcomeUnknown
 from silo.grain import Grain, grain, soft_state
+from silo.kinds import kind_of
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
 from silo.migration.outcome import MigrationOutcome, MoveStatus
-from silo.reference import with_hint, with_timeout
+from silo.reference import grain_id, with_hint, with_timeout
 from silo.settings import MigrationSettings
 from tests.cluster.stage import gate, say, stage
 from tests.support.memory_cluster import Scene, told
@@ -80,6 +81,12 @@ def move(scene: Scene, box: Box, to: str, by: str = "c") -> asyncio.Task[Migrati
 
 async def stopped(scene: Scene, where: str) -> None:
     await scene.stage.heard(f"stopped: {where}")
+
+
+async def committed(scene: Scene, box: Box) -> None:
+    """Wait until the target holds the entry, does not open yet, and the source knows."""
+    await stopped(scene, "activate at b")
+    await scene.cluster.seen(lambda: scene.silo("a").runtime.catalog.get(grain_id(box)) is None)
 
 
 @told
@@ -153,7 +160,7 @@ async def test_a_grain_that_cannot_open_at_its_target_comes_back_with_its_state_
     say("fail at b")
     say("stop: activate at b")
     moving = move(scene, box, "b")
-    await stopped(scene, "activate at b")
+    await committed(scene, box)
     waiting = [asyncio.create_task(scene.silo(name).grain(Box, "k").put(name)) for name in ABC]
     await asyncio.sleep(0.1)
     scene.stage.gate("activate at b").open()
@@ -174,11 +181,10 @@ async def test_it_comes_back_though_the_link_is_lost_before_the_target_says_so(s
     say("fail at b")
     say("stop: activate at b")
     moving = move(scene, box, "b")
-    await stopped(scene, "activate at b")
+    await committed(scene, box)
     scene.stand.network.cut("a", "b")
-    await asyncio.sleep(4.0)
     scene.stage.gate("activate at b").open()
-    await asyncio.sleep(4.0)  # it gives the grain back now, and the link that it says so on is lost
+    await asyncio.sleep(15.0)  # it gives the grain back, and the link on which it says so is lost
     scene.stand.network.heal()
     assert (await moving).status is MoveStatus.ABORTED
     assert await box.put("second") == "a"
@@ -192,13 +198,34 @@ async def test_a_call_that_finds_the_grain_given_back_brings_it_back(scene: Scen
     say("fail at b")
     say("stop: activate at b")
     moving = move(scene, box, "b")
-    await stopped(scene, "activate at b")
+    await committed(scene, box)
     scene.stand.network.cut("a", "b")
     scene.stage.gate("activate at b").open()
     await asyncio.sleep(0.5)
-    assert await with_timeout(scene.silo("a").grain(Box, "k"), 10.0).put("second") == "a"
+    scene.silo("a").runtime.cache.forget_grain(grain_id(box))
+    assert await with_timeout(scene.silo("a").grain(Box, "k"), 1.0).put("second") == "a"
     scene.stand.network.heal()
     assert (await moving).status is MoveStatus.ABORTED
+    assert await box.look() == ["first", "second"]
+
+
+@told
+async def test_a_new_activation_that_finds_the_grain_given_back_makes_way_for_it(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    say("fail at b")
+    say("stop: activate at b")
+    moving = move(scene, box, "b")
+    await committed(scene, box)
+    scene.stand.network.cut("a", "b")
+    scene.stage.gate("activate at b").open()
+    await asyncio.sleep(0.5)
+    catalog = scene.silo("a").runtime.catalog
+    catalog.activate(grain_id(box), kind_of(Box), None)  # as when another silo places the grain here
+    await scene.cluster.seen(lambda: scene.stage.lines.count("activated at a: migration_aborted") == 1)
+    scene.stand.network.heal()
+    assert (await moving).status is MoveStatus.ABORTED
+    assert await box.put("second") == "a"
     assert await box.look() == ["first", "second"]
 
 
@@ -208,7 +235,7 @@ async def test_a_target_that_dies_after_the_commit_takes_the_move_with_it(scene:
     box = await box_at(scene, "a")
     say("stop: activate at b")
     moving = move(scene, box, "b")
-    await stopped(scene, "activate at b")
+    await committed(scene, box)
     await scene.cluster.kill("b")
     assert (await moving).status is MoveStatus.MOVED
     assert scene.silo("a").runtime.moves.leaving_count == 0
@@ -221,7 +248,7 @@ async def test_a_source_that_dies_after_its_offer_does_not_take_the_state_with_i
     box = await box_at(scene, "a")
     say("stop: activate at b")
     moving = move(scene, box, "b")
-    await stopped(scene, "activate at b")
+    await committed(scene, box)
     await scene.cluster.kill("a")
     with pytest.raises(OutcomeUnknown):
         await moving

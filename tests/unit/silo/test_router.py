@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.contract import Registration
 from silo.directory.errors import (
     ActivationFailed,
@@ -499,6 +499,28 @@ async def test_calls_keep_their_order_while_their_grain_moves_about(scene: Scene
     await asyncio.gather(*calls)
     assert await desk.listed() == ["first", *map(str, range(60))]
     await scene.cluster.seen(lambda: all(not len(silo.runtime.book.lanes) for silo in scene.cluster.silos.values()))
+
+
+@told
+async def test_a_call_that_was_held_back_stays_before_one_that_was_made_later(scene: Scene) -> None:
+    await scene.start("a", "b", "c", kinds=KINDS)
+    desk = await at(scene, "k", "b")
+    cache, entry = scene.silo("a").runtime.cache, await scene.cluster.entry(desk)
+    assert entry is not None
+    calls = [asyncio.create_task(desk.wait("go"))]
+    await scene.stage.heard("began go")
+    cache.learn(Entry(entry.grain, scene.silo("c").address, "elsewhere", entry.epoch + 1))
+    calls.append(asyncio.create_task(desk.do("1")))  # by another way than the one that is out: it waits for that
+    await asyncio.sleep(0)
+    scene.stand.without_directory.add("a")
+    cache.forget_grain(entry.grain)
+    calls.append(asyncio.create_task(desk.do("2")))  # asks the directory where to
+    await asyncio.sleep(0.1)
+    scene.stage.gate("go").open()
+    await calls[0]
+    scene.stand.without_directory.clear()
+    await asyncio.gather(*calls)
+    assert await desk.listed() == ["first", "1", "2"]
 
 
 async def moved(scene: Scene, desk: Desk, to: str) -> str:

@@ -1,0 +1,74 @@
+"""`python -m benchmarks` runs, measures every row, and is not far off its bars."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import all_rows
+from benchmarks.bars import BARS
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 90.0
+SLACK = 10
+"""How far off a bar may be: the machine is busy with other tests meanwhile, and a repetition is short."""
+
+
+async def bench(*arguments: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "benchmarks",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            out, complaints = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    assert process.returncode is not None
+    return process.returncode, out.decode(), complaints.decode()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+async def test_a_quick_run_measures_every_row_and_is_not_far_off_the_bars() -> None:
+    code, out, complaints = await bench("--quick", "--json", "--check", "--slack", str(SLACK))
+
+    assert code == 0, complaints
+    run: dict[str, Any] = json.loads(out)
+    assert run["v"] == 1
+    assert [row["name"] for row in run["rows"]] == [row.name for row in all_rows().chosen([])]
+    for row in run["rows"]:
+        assert row["error"] is None
+        assert row["count"] > 0
+        assert row["per_s"] > 0
+        assert 0 < row["p50_us"] <= row["p99_us"]
+        assert row["processes"][0] == "bench"
+        if sys.platform == "linux":
+            assert row["cpu_s"] > 0
+    assert {bar["row"] for bar in run["bars"]} == {bar.row for bar in BARS}
+    rows = {row["name"]: row for row in run["rows"]}
+    assert rows["local.1"]["p50_us"] < rows["remote.1"]["p50_us"]
+
+
+async def test_it_names_the_rows_it_has_and_refuses_one_that_it_has_not() -> None:
+    code, out, _ = await bench("--list")
+    assert code == 0
+    assert "remote.512" in out
+
+    code, _, complaints = await bench("--only", "remot-control")
+    assert code == 2
+    assert "remote.512" in complaints
