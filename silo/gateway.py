@@ -11,7 +11,7 @@ from silo.directory.membership import SiloStatus, View
 from silo.messaging.permissions import Role
 from silo.routing.book import CallBook, sink_of
 from silo.routing.call import Answer, Call, ValueCodec
-from silo.wire.frames import Cancel, Gateways, GoAway, Request
+from silo.wire.frames import Cancel, Gateways, GoAway, Outcome, Reply, Request
 
 if TYPE_CHECKING:
     from silo.messaging.link import Link
@@ -28,6 +28,7 @@ class Gateway:
         self._codec = codec
         self._view: View | None = None
         self._open: dict[tuple[str, int], Call] = {}
+        self._is_leaving = False
 
     @property
     def clients(self) -> list[Link]:
@@ -42,8 +43,13 @@ class Gateway:
         """A client is there (again): tell it where the gateways are."""
         if self._view is not None:
             link.send(gateways_of(self._view))
+        if self._is_leaving:
+            link.send(GoAway())
 
     def on_request(self, link: Link, request: Request) -> None:
+        if self._is_leaving:  # it was on its way before its client knew: it goes in by another door, and loses nothing
+            link.send(Reply(request.id, Outcome.MOVED))
+            return
         call = Call(
             self._ids(),
             request.grain,
@@ -90,6 +96,7 @@ class Gateway:
 
     def go_away(self) -> None:
         """Ask clients to send their next calls elsewhere; what they have sent is still answered."""
+        self._is_leaving = True
         for link in self.clients:
             link.send(GoAway())
 

@@ -283,6 +283,7 @@ class Runtime:
                 ),
                 self.name,
                 self.router.route_all,
+                self.router.on_forwarded_start,
                 self.caller.reference,
                 self.moves.begin,
                 lambda activation: self.catalog.begin_deactivation(activation, DeactivationReason.APPLICATION),

@@ -32,7 +32,7 @@ from silo.kinds import GrainKind
 from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import Participant, ParticipantSet
 from silo.routing.call import Answer, Call, ValueCodec
-from silo.wire.frames import Outcome
+from silo.wire.frames import Flag, Outcome
 
 if TYPE_CHECKING:
     from silo.telemetry import Telemetry
@@ -79,6 +79,8 @@ class Premises:
     silo_name: str
     reroute: Callable[[Iterable[Call]], None]
     """Sends calls on, in order, to wherever their grain is."""
+    on_forwarded_start: Callable[[Call], None]
+    """Told when the turn of a call that came by way of another silo starts."""
     reference: Callable[[type[Any], str], Any]
     begin_move: Callable[[Activation, str | SiloAddress | None, str, bool], asyncio.Future[MigrationOutcome]]
     begin_deactivation: Callable[[Activation], None]
@@ -176,6 +178,9 @@ class Activation:
 
     def _start(self, call: Call) -> None:
         premises = self._premises
+        if call.flags & Flag.FORWARDED:
+            call.flags &= ~Flag.FORWARDED
+            premises.on_forwarded_start(call)
         premises.turn_tasks.add(premises.loop.create_task(self._turn(call), context=premises.base_context.copy()))
 
     def _start_all(self, calls: Iterable[Call]) -> None:

@@ -179,10 +179,16 @@ class Router:
                 call.on_answer(call, Answer.failed(error))
                 return
             call.target = HERE
-        elif call.flags & Flag.FORWARDED:
-            call.flags &= ~Flag.FORWARDED
-            self._tell(call.origin, Admitted(call.id, call.grain))
         activation.admit(call, forced=call.hops > 0)
+
+    def on_forwarded_start(self, call: Call) -> None:
+        """A turn of a call that was forwarded starts: later calls of its caller need not wait for it any more.
+
+        Not before: what only stands in the queue may have to move on with its grain, behind later calls that went
+        straight to the new place.
+        """
+        if call.origin is not None:
+            self._tell(call.origin, Admitted(call.id, call.grain))
 
     def _send(self, call: Call, destination: Destination) -> None:
         """Put the call on the link to the silo that serves its grain, or shall."""
@@ -236,8 +242,8 @@ class Router:
         self._arrived.pop((call.origin, call.id), None)
         if self._telemetry is not None:
             self._telemetry.forwarded()
-        if entry is not None and call.origin is not None and call.origin != silo:
-            self._tell(call.origin, Forwarded(call.id, entry))
+        if call.origin is not None and call.origin != silo:
+            self._tell(call.origin, Forwarded(call.id, silo, entry))
 
     # ------------------------------------------------------------------------------------------------------- resolution
 
@@ -490,11 +496,12 @@ class Router:
                 if call is not None:
                     call.answered = True
                     self._withdraw_here(call)
-            case Forwarded(id=call_id, entry=entry):
-                self._cache.learn(entry)
+            case Forwarded(id=call_id, to=silo, entry=entry):
+                if entry is not None:
+                    self._cache.learn(entry)
                 call = self.book.get(call_id)
                 if call is not None and call.target != HERE:
-                    call.target = str(entry.silo)
+                    call.target = str(silo)
             case Admitted(id=call_id):
                 call = self.book.get(call_id)
                 if call is not None:

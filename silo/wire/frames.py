@@ -97,14 +97,16 @@ class Cancel(msgspec.Struct, array_like=True, tag=3):
 
 
 class Forwarded(msgspec.Struct, array_like=True, tag=4):
-    """To the caller's silo: this call went on to another silo, by this entry."""
+    """To the caller's silo: this call went on to another silo."""
 
     id: int
-    entry: Entry
+    to: SiloAddress
+    entry: Entry | None = None
+    """The entry that it went by; None where the grain has yet to be activated there."""
 
 
 class Admitted(msgspec.Struct, array_like=True, tag=5):
-    """To the caller's silo: this forwarded call stands in its grain's queue, so later ones may go direct."""
+    """To the caller's silo: the turn of this forwarded call starts, so later ones may go direct."""
 
     id: int
     grain: GrainId

@@ -1,4 +1,4 @@
-"""The cluster that each test here gets: in memory under virtual time, and over gRPC and Redis for those marked `real`."""
+"""The cluster that each test here gets: in memory under virtual time; if marked `real`, over gRPC and Redis too."""
 
 from __future__ import annotations
 

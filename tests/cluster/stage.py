@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 LIMIT_S = 20.0
@@ -55,7 +55,7 @@ _stages: list[Stage] = []
 
 
 @contextmanager
-def staged() -> Iterator[Stage]:
+def staged() -> Generator[Stage]:
     """The stage of one test."""
     stage = Stage()
     _stages.append(stage)

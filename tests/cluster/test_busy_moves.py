@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -231,15 +232,16 @@ class Forgetful(Grain):
     async def _go_on(self) -> None:
         say("left behind")
         await gate("go on")
-        for what, use in {
+        uses: dict[str, Callable[[], object]] = {
             "call": lambda: self.grain(Ledger, "l").write("from the past"),
             "move": lambda: self.migrate(to="a"),
             "deactivate": self.deactivate,
             "current": lambda: current_grain().deactivate(),
-        }.items():
+        }
+        for what, use in uses.items():
             try:
                 result = use()
-                if asyncio.iscoroutine(result):
+                if isinstance(result, Awaitable):
                     await result
             except GrainMoved:
                 say(f"{what}: GrainMoved")

@@ -420,7 +420,7 @@ class Versioned(Grain):
     """Its form and its values, on both sides of a change of the application."""
 
     values: dict[str, list[int]] = soft_state(default_factory=dict)
-    pair: tuple[int, frozenset[str]] = soft_state(default=(0, frozenset()))
+    pair: tuple[int, frozenset[str]] = soft_state(default_factory=lambda: (0, frozenset[str]()))
     unread: list[int] = soft_state(default_factory=list)
 
     async def set(self) -> None:

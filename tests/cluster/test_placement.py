@@ -1,4 +1,4 @@
-"""Where new activations land in a cluster that runs: policies, loads that travel, and who may host what. R-301 and after."""
+"""Where new activations land in a cluster that runs: policies, loads, and who may host what. R-301 and after."""
 
 from __future__ import annotations
 
