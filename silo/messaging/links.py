@@ -92,7 +92,7 @@ class Links:
             return link
         if silo == self._identity.silo:
             raise ValueError(f"{silo} is this very silo: a link leads to another one")
-        link = self._new_link(Peer(str(silo), Role.SILO, silo), self._nonce(), silo.endpoint)
+        link = self._new_link(Peer(str(silo), Role.SILO, silo), self._offered_to(str(silo)), silo.endpoint)
         if self._closing:
             link.never_began(Ending(f"{self._identity.name} is closing", RefusalCode.CLOSING))
         elif silo in self._ended_silos:
@@ -300,8 +300,11 @@ class Links:
             raise
         if self._closing:
             raise ConnectionLost(f"{self._identity.name} is closing")
-        # The greeting took time: it holds only if the link is still what it was.
-        if self._links.get(peer.name) is not before or (
+        # The greeting took time: it holds only if the link is still what it was, or began meanwhile as the one offered.
+        present = self._links.get(peer.name)
+        if before is None and present is not None and present.session.nonce == nonce:
+            before, resumes = present, True
+        if present is not before or (
             before is not None and resumes and before.session.peer_nonce not in (b"", hello.session)
         ):
             raise ConnectionLost(f"the link to {peer.name} changed during the greeting")
@@ -316,6 +319,14 @@ class Links:
         if before is not None:
             before.end(Ending(f"{peer.name} has begun a new session", RefusalCode.CLOSING))
         return link, greeting, proof.received
+
+    def _offered_to(self, name: str) -> bytes:
+        """The nonce of a session that begins here: the one that a greeting under way has offered the peer, if one has.
+
+        Otherwise the peer, which may believe in that one already, would lose what it sends on it.
+        """
+        offered = (nonce for (peer, _), nonce in reversed(self._offered.items()) if peer == name)
+        return next(offered, None) or self._nonce()
 
     def _offer(self, name: str, session: bytes) -> bytes:
         """The nonce for a session that begins if this greeting succeeds.

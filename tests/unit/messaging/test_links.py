@@ -100,6 +100,17 @@ async def test_frames_may_be_sent_before_the_link_stands(world: World) -> None:
 
 
 @simulated
+async def test_a_link_begun_while_its_peer_is_being_greeted_loses_nothing_that_the_peer_has_sent(world: World) -> None:
+    for moment in range(20):
+        one, two = await world.silo(f"one{moment}"), await world.silo(f"two{moment}")
+        one.links.to(two.address).send(Reply(1, 0))
+        await asyncio.sleep(moment * 0.000_3)  # virtual: somewhere between the first word of the greeting and the last
+        two.links.to(one.address).send(Reply(2, 0))
+        assert (await one.got_ids(1), await two.got_ids(1)) == ([2], [1])
+        assert (one.lost, two.lost) == ([], [])
+
+
+@simulated
 async def test_both_may_dial_at_once_and_one_session_and_one_connection_remain(world: World) -> None:
     one, two = await world.silo("one"), await world.silo("two")
     for number in range(50):
