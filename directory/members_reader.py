@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 from redis.exceptions import RedisError
 
 from silo.directory.errors import MembershipUnavailable
 from silo.directory.membership import EMPTY_VIEW, View
-from silo.directory.redis_connection import RedisClient
+from silo.directory.redis_connection import RedisClient, cancellable
 from silo.directory.redis_membership import members_key, read_table, translated, views_channel
 
 _T = TypeVar("_T")
@@ -23,20 +23,6 @@ READ_EVERY_S: Final = 2.0
 READ_TIMEOUT_S: Final = 2.0
 PING_AFTER_S: Final = 4.0
 """A subscription that is silent for this long is pinged, and after as long again opened anew: it may be dead."""
-
-
-async def _cancellable(awaitable: Awaitable[_T]) -> _T:
-    """The awaitable, with a cancellation that got lost in it made good.
-
-    redis-py sends by way of `wait_for`, which on Python 3.11 may swallow one.
-    """
-    task = asyncio.current_task()
-    cancelled_before = task.cancelling() if task is not None else 0
-    try:
-        return await awaitable
-    finally:
-        if task is not None and task.cancelling() > cancelled_before:
-            raise asyncio.CancelledError
 
 
 class MembersReader:
@@ -80,7 +66,7 @@ class MembersReader:
         """
         try:
             async with asyncio.timeout(READ_TIMEOUT_S), self._reading:
-                fields = await _cancellable(self._redis.execute_command("HGETALL", self._key))
+                fields = await cancellable(self._redis.execute_command("HGETALL", self._key))
         except TimeoutError:
             raise MembershipUnavailable(f"Redis did not show the members within {READ_TIMEOUT_S} s") from None
         except (RedisError, OSError) as error:
@@ -120,7 +106,7 @@ class MembersReader:
         while True:
             pubsub = open_pubsub()
             try:
-                await _cancellable(pubsub.subscribe(self._channel))
+                await cancellable(pubsub.subscribe(self._channel))
                 await self._hear(pubsub)
             except (RedisError, OSError) as error:
                 _log.debug("membership.hints_lost: %s", error)
@@ -132,7 +118,7 @@ class MembersReader:
         """Until the subscription is silent even when it is pinged."""
         pinged = False
         while True:
-            message = await _cancellable(pubsub.get_message(timeout=PING_AFTER_S))
+            message = await cancellable(pubsub.get_message(timeout=PING_AFTER_S))
             if message is not None:
                 pinged = False
                 if message["type"] != "pong":
@@ -141,7 +127,7 @@ class MembersReader:
                 return
             else:
                 pinged = True
-                await _cancellable(pubsub.ping())
+                await cancellable(pubsub.ping())
 
     def _adopt(self, view: View) -> None:
         if (view.version, view.table.run) == (self._view.version, self._view.table.run):

@@ -273,10 +273,24 @@ async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]
     try:
         async for attempt in tries:
             with attempt:
-                return await ask()
+                return await cancellable(ask())
     except REDIS_ERRORS as error:
         raise DirectoryUnavailable(f"{what}: {type(error).__name__}: {error}") from error
     raise AssertionError("tenacity ended its tries with neither an answer nor an error")
+
+
+async def cancellable(awaitable: Awaitable[_T]) -> _T:
+    """The awaitable, with a cancellation that got lost in it made good.
+
+    redis-py sends by way of `wait_for`, which on Python 3.11 may swallow one.
+    """
+    task = asyncio.current_task()
+    cancelled_before = task.cancelling() if task is not None else 0
+    try:
+        return await awaitable
+    finally:
+        if task is not None and task.cancelling() > cancelled_before:
+            raise asyncio.CancelledError
 
 
 def is_transient(error: BaseException) -> bool:

@@ -35,7 +35,7 @@ from silo.messaging.links import Links
 from silo.messaging.permissions import Role
 from silo.messaging.transport import Transport
 from silo.migration.outcome import MigrationOutcome, MoveReason, MoveStatus
-from silo.moving import MIGRATE, MoveOrder
+from silo.moving.parts import MIGRATE, MoveOrder
 from silo.reference import Reference, grain_id, reference_binder
 from silo.routing.book import CallBook
 from silo.routing.call import Answer, Call

@@ -30,7 +30,8 @@ from silo.messaging.permissions import Role
 from silo.messaging.transport import Listener
 from silo.migration.lifecycle import DeactivationReason
 from silo.migration.outcome import MigrationOutcome, MoveReason, MoveStatus
-from silo.moving import MIGRATE, MOVE_ANSWER_S, MoveLimits, MoveOrder, MoveParts, Moves
+from silo.moving.moves import Moves
+from silo.moving.parts import MIGRATE, MOVE_ANSWER_S, MoveLimits, MoveOrder, MoveParts
 from silo.placement.decision import Placement
 from silo.reference import Reference, grain_id, reference_binder
 from silo.routing.book import CallBook
@@ -230,6 +231,7 @@ class Runtime:
                     moving.payload_bytes_max,
                     moving.moves_in_flight_max,
                 ),
+                surroundings.stopwatch,
                 self._telemetry,
             )
         )
@@ -341,8 +343,10 @@ class Runtime:
         if peer is None:
             self._on_client_frame(link, frame)
         elif not self.membership.view.is_dead(peer):  # what a dead incarnation still says takes no effect
-            if isinstance(frame, Request | Reply):  # nearly all are
-                self.router.on_frame(frame)
+            if type(frame) is Request:  # nearly all are of these two
+                self.router.on_request(frame)
+            elif type(frame) is Reply:
+                self.router.on_reply(frame)
             elif isinstance(frame, Load):
                 self.loads.report(peer, frame)
             elif isinstance(frame, GoAway):

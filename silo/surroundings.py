@@ -36,6 +36,7 @@ class Surroundings:
         new_incarnation: tells one start of a silo from the next.
         rng: chance, and secrets: a `random.SystemRandom` outside of simulation.
         process: which operating system process this is, where neighbours may prove its death by it.
+        stopwatch: measures how long things took, for people; decides nothing.
     """
 
     open_transport: Callable[[Sequence[Callable[[grpc.aio.Server], None]]], Transport]
@@ -44,6 +45,7 @@ class Surroundings:
     new_incarnation: Callable[[], int]
     rng: random.Random
     process: ProcessIdentity | None = None
+    stopwatch: Callable[[], float] = time.perf_counter
 
 
 def real_surroundings(settings: SiloSettings) -> Surroundings:

@@ -189,7 +189,8 @@ class Activation:
 
     async def _turn(self, call: Call) -> None:
         premises = self._premises
-        task = call.task = cast("asyncio.Task[None]", asyncio.current_task(premises.loop))
+        task = call.task = asyncio.current_task(premises.loop)
+        assert task is not None
         answer: Answer | None = None
         started = 0.0
         try:

@@ -58,16 +58,14 @@ class CallBook:
     def __len__(self) -> int:
         return len(self._open)
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        """This process's loop, asked for once: asking takes a system call."""
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
-        return loop
+    def _find_loop(self) -> asyncio.AbstractEventLoop:
+        """This process's loop, asked for once: asking takes a system call, and each call needs it several times."""
+        self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def time(self) -> float:
         """Now, by the clock that deadlines go by."""
-        return self._running_loop().time()
+        return (self._loop or self._find_loop()).time()
 
     def get(self, call_id: int) -> Call | None:
         return self._open.get(call_id)
@@ -85,20 +83,18 @@ class CallBook:
             raise Overloaded(f"{len(self._open)} calls are open, as many as may be", "calls_max")
         self._open[call.id] = call
         if call.deadline is not None:
-            self._deadlines.watch(call.id, call.deadline, self._running_loop())
+            self._deadlines.watch(call.id, call.deadline, self._loop or self._find_loop())
         self._route(call)
 
-    async def wait_for(self, call: Call) -> Any:
-        """Place a call that is made in this process, and wait for its answer; a caller that is cancelled cancels it."""
-        future: asyncio.Future[Any] = self._running_loop().create_future()
+    def expect(self, call: Call) -> asyncio.Future[Any]:
+        """Place a call that is made in this process; its answer comes in the future.
+
+        Whoever awaits that and is cancelled must `cancel` the call, if it is not answered.
+        """
+        future: asyncio.Future[Any] = (self._loop or self._find_loop()).create_future()
         call.sink = future
         self.place(call)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if not call.answered:
-                self.cancel(call)
-            raise
+        return future
 
     def answered(self, call: Call, answer: Answer) -> None:
         """The end of a call: its `on_answer`."""
@@ -112,9 +108,9 @@ class CallBook:
             self.lanes.leave(call)
         sink = call.sink
         if isinstance(sink, asyncio.Future):
-            resolve(cast("asyncio.Future[object]", sink), answer, self._codec)
+            resolve(sink, answer, self._codec)
         elif sink is not None:
-            link, call_id = sink_of(call)
+            link, call_id = sink
             answer.send_on(link, call_id, self._codec)
         if self._empty is not None and not self._open and not self._empty.done():
             self._empty.set_result(None)

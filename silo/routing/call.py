@@ -14,6 +14,8 @@ from silo.wire.frames import Flag, Outcome, Reply, Request
 
 if TYPE_CHECKING:
     from silo.class_checks import MethodSpec
+    from silo.messaging.link import Link
+    from silo.routing.lanes import Lane
 
 
 class ValueCodec(Protocol):
@@ -168,11 +170,11 @@ class Call:
         self.expected: Entry | None = None
         self.sender_epoch = 0
         """The epoch of the entry that the sender went by."""
-        self.sink: object = None
+        self.sink: asyncio.Future[Any] | tuple[Link, int] | None = None
         """Who waits for the answer here: a future, or a client behind its link."""
         self.target: str | None = None
         """The peer that has it now; None while it has not been sent."""
-        self.lane: object | None = None
+        self.lane: Lane | None = None
         self.tries = 0
         self.obstacle: SiloError | None = None
         """Why it has not been sent yet, for the error should its deadline pass."""

@@ -8,7 +8,6 @@ are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from silo.directory.addresses import GrainId
 from silo.directory.errors import Overloaded
@@ -78,7 +77,7 @@ class Lanes:
 
     def leave(self, call: Call) -> None:
         """The call is admitted, answered, or given up: it holds back nothing any more."""
-        lane = cast("Lane | None", call.lane)
+        lane = call.lane
         if lane is None:
             return
         was_written = self._leave(lane, call)
@@ -87,7 +86,7 @@ class Lanes:
 
     def again(self, call: Call) -> None:
         """The call came back unexecuted: send it again, before those that were made after it."""
-        lane = cast("Lane | None", call.lane)
+        lane = call.lane
         if lane is not None:
             was_written = self._leave(lane, call)
             if lane.held:
@@ -103,7 +102,8 @@ class Lanes:
 
         They wait no longer once it has left its lane, for it may be answered or given up before it is written.
         """
-        lane = cast("Lane", call.lane)
+        lane = call.lane
+        assert lane is not None
         call_id = call.id
         lane.writing.add(call_id)
 

@@ -33,6 +33,7 @@ from silo.tasks import Tasks
 from silo.wire.frames import OUTCOMES, Admitted, Cancel, Flag, Forwarded, Frame, Outcome, Reply, Request
 
 if TYPE_CHECKING:
+    from silo.messaging.link import Link
     from silo.messaging.links import Links
     from silo.telemetry import Telemetry
 
@@ -113,8 +114,8 @@ class Router:
         self._paused: dict[int, tuple[Call, asyncio.TimerHandle]] = {}
         """Calls that came back more than once, and when they are tried again."""
         self._dead: frozenset[SiloAddress] = frozenset()
-        self._placing: dict[GrainId, Destination] = {}
-        """Where this silo has just sent a grain to be activated, until the first answer says more."""
+        self._placing: dict[GrainId, tuple[Destination, int]] = {}
+        """Where this silo has just sent a grain to be activated, and by which call, until that says more."""
         self._arrived: dict[tuple[SiloAddress | None, int], Call] = {}
         self._going: set[SiloAddress] = set()
         self._view_changed = asyncio.Event()
@@ -134,7 +135,7 @@ class Router:
 
     def route(self, call: Call) -> None:
         """Send a call on its way, by what is known now."""
-        resolving = self._resolving.get(call.grain)
+        resolving = self._resolving.get(call.grain) if self._resolving else None
         if resolving is not None:
             self._wait_for_resolution(call, resolving)
             return
@@ -146,13 +147,24 @@ class Router:
         if entry is not None and self._may_serve(entry):
             self._send(call, Destination(entry))
             return
-        placing = self._placing.get(call.grain)
+        placing = self._placing_of(call)
         if placing is not None:
             self._send(call, placing)
             return
         waiting = self._resolving[call.grain] = []
         self._wait_for_resolution(call, waiting)
         self._tasks.spawn(self._resolve(call.grain, waiting), f"resolve {call.grain}")
+
+    def _placing_of(self, call: Call) -> Destination | None:
+        """Where a call made here, which is still out, is having the grain activated: a later one follows it there."""
+        placing = self._placing.get(call.grain) if call.origin is None else None
+        if placing is None:
+            return None
+        destination, first = placing
+        if self.book.get(first) is not None:
+            return destination
+        del self._placing[call.grain]  # nobody will hear what became of it
+        return None
 
     def route_all(self, calls: Iterable[Call]) -> None:
         """Send on, in order, calls that waited for an activation which is no longer here."""
@@ -162,7 +174,8 @@ class Router:
                 self.route(call)
 
     def _may_serve(self, entry: Entry) -> bool:
-        return entry.silo != self.me and entry.silo not in self._going and not self._membership.view.is_dead(entry.silo)
+        silo = entry.silo
+        return silo != self.me and not self._membership.view.is_dead(silo) and silo not in self._going
 
     def _here(self, call: Call, activation: Activation) -> None:
         if call.is_control:
@@ -194,23 +207,25 @@ class Router:
         """Put the call on the link to the silo that serves its grain, or shall."""
         entry = destination.entry
         silo = entry.silo if entry is not None else cast("SiloAddress", destination.place_on)
+        name = str(silo)
         flags = call.flags & ~(Flag.PLACED | Flag.FORWARDED)
         if entry is None:
             flags |= Flag.PLACED
         try:
             if call.origin is None:
-                if not self.book.lanes.enter(call, str(silo), tracked=True):
+                if not self.book.lanes.enter(call, name, tracked=True):
                     call.payload(self._codec)
                     return
             else:
                 self._hand_on(call, silo, entry)
                 flags |= Flag.FORWARDED
-            self._write(call, silo, entry, flags, destination.expected)
+            link = self._links.get(name) or self._links.to(silo)
+            self._write(call, link, entry, flags, destination.expected)
         except SiloError as error:
             self.book.lanes.leave(call)
             call.on_answer(call, Answer.failed(error))
 
-    def _write(self, call: Call, silo: SiloAddress, entry: Entry | None, flags: int, expected: Entry | None) -> None:
+    def _write(self, call: Call, link: Link, entry: Entry | None, flags: int, expected: Entry | None) -> None:
         request = call.as_request(
             self._codec,
             reply_to=call.origin or self.me,
@@ -219,8 +234,7 @@ class Router:
             expected=expected,
         )
         if call.origin is not None:  # should it not be written, the frame is all that is left of the call
-            request.left_s = call.left_s(asyncio.get_running_loop().time())
-        link = self._links.to(silo)
+            request.left_s = call.left_s(self._loop.time())
         call.target = link.peer.name
         is_large = len(request.payload) >= self.book.large_bytes and call.lane is not None
         on_written = self.book.lanes.block(call) if is_large else None
@@ -380,7 +394,7 @@ class Router:
                 self.route(call)  # it joined while only control calls waited, for which nothing is placed
         else:
             if destination.entry is None and call.origin is None:
-                self._placing[call.grain] = destination
+                self._placing[call.grain] = destination, call.id
             self._send(call, destination)
 
     # --------------------------------------------------------------------------------------------------------- arrivals
@@ -515,7 +529,8 @@ class Router:
             self._cache.learn(reply.entry)
         if call is None:
             return  # late: it was cancelled, or its deadline passed
-        self._placing.pop(call.grain, None)
+        if self._placing:
+            self._placing.pop(call.grain, None)
         if reply.outcome == Outcome.MOVED:
             entry = self._cache.get(call.grain)
             if entry is not None and str(entry.silo) == call.target:
@@ -558,7 +573,7 @@ class Router:
     def on_lost(self, peer: SiloAddress, unsent: Iterable[Frame], unknown: Iterable[Frame], because: str) -> None:
         """A link has ended: what never left is tried again, what may have arrived has an unknown outcome."""
         self._going.discard(peer)
-        for grain, destination in list(self._placing.items()):
+        for grain, (destination, _) in list(self._placing.items()):
             if destination.place_on == peer:
                 del self._placing[grain]
         for call in self._own_calls(unknown):

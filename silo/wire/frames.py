@@ -43,7 +43,7 @@ class Outcome(enum.IntEnum):
     """`payload` is an encoded error of the runtime; safe to retry."""
     OUTCOME_UNKNOWN = 3
     MOVED = 4
-    """Not executed, since the grain is not here; `entry`, where given, says who serves it. The caller's silo retries."""
+    """Not executed, since the grain is not here; `entry`, where given, says who does. The caller's silo tries again."""
 
 
 OUTCOMES: Final = {int(outcome): outcome for outcome in Outcome}

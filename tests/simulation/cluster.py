@@ -125,6 +125,7 @@ class SimulatedCluster:
             ),
             new_incarnation=lambda: next(self._incarnations),
             rng=random.Random(self.rng.random()),
+            stopwatch=self.loop.time,
         )
 
     async def drain(self, process: Process) -> None:

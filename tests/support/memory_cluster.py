@@ -61,6 +61,7 @@ class FaultyStand(MemoryStand):
             ),
             new_incarnation=lambda: next(self._incarnations),
             rng=random.Random(self._rng.random()),
+            stopwatch=asyncio.get_running_loop().time,
         )
 
 

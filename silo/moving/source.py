@@ -1,0 +1,392 @@
+"""One move away from here: the shell of the handover at its source."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+from silo.activation.activation import Activation, State, activation_failed
+from silo.directory.addresses import Entry, SiloAddress
+from silo.directory.contract import Registration
+from silo.directory.errors import GrainMoved, SiloError, SiloFenced
+from silo.instances import parts_of, refusal_to_migrate
+from silo.logs import get_logger
+from silo.migration import handover
+from silo.migration.handover import Source, SourcePhase
+from silo.migration.lifecycle import ActivationReason, DeactivationReason, Departure, MigrationNotice
+from silo.migration.outcome import MigrationOutcome, MoveStatus
+from silo.migration.participants import Part
+from silo.migration.payload import PAYLOAD_FORMAT, Payload, dehydrate, pack, schemas
+from silo.moving.parts import MoveParts
+from silo.moving.restored import restore
+from silo.soft_state import SoftStatePart
+from silo.wire.frames import Ask, Offer, Withdraw
+
+if TYPE_CHECKING:
+    from silo.moving.moves import Moves
+    from silo.telemetry.moves import MoveRecord
+
+log = get_logger(__name__)
+
+
+class SourceMove:
+    """One move away from here: carries out what the core orders, and tells it what came of it."""
+
+    def __init__(
+        self,
+        moves: Moves,
+        parts: MoveParts,
+        activation: Activation,
+        target: SiloAddress,
+        reason: str,
+        trace: str | None,
+    ) -> None:
+        assert activation.entry is not None or activation.state in (State.REGISTERING, State.STARTING)
+        self.target = target
+        self.outcome: asyncio.Future[MigrationOutcome] = asyncio.get_running_loop().create_future()
+        self._moves = moves
+        self._parts = parts
+        self._activation = activation
+        self._reason = reason
+        self._number = moves.enter(self)
+        self._core: Source | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Of the step under way."""
+        self._ask_timer: asyncio.TimerHandle | None = None
+        """Of the question that is out, which may be a second one while the grain drains."""
+        self._paused_at: float | None = None
+        self._payload = b""
+        self._held_calls = 0
+        self._deactivation_error: Exception | None = None
+        self._record: MoveRecord | None = None
+        if parts.telemetry is not None:
+            self._record = parts.telemetry.leaving(activation, reason, self._target_name, trace)
+        activation.move = self
+
+    @property
+    def _trace(self) -> str:
+        return self._record.trace if self._record is not None else ""
+
+    @property
+    def _target_name(self) -> str:
+        row = self._parts.membership.view.row(self.target)
+        return row.info.name if row is not None else str(self.target)
+
+    def start(self) -> None:
+        activation = self._activation
+        if activation.state in (State.REGISTERING, State.STARTING):
+            self._spawn(self._when_open(), "wait until it is open")
+        elif activation.state is State.OPEN and activation.entry is not None:
+            self._core = Source(activation.entry, self._parts.catalog.new_activation_id())
+            self._carry_out(self._core.start())
+        else:
+            self._finish(MoveStatus.NOT_ACTIVE, f"it is {activation.state.value}")
+
+    async def _when_open(self) -> None:
+        await self._activation.opened()
+        why = refusal_to_migrate(self._activation.kind, self._activation.instance)  # nobody could be asked before
+        if why:
+            self._finish(MoveStatus.REFUSED, why)
+        else:
+            self.start()
+
+    def retarget(self, target: SiloAddress) -> None:
+        """The last target wins, as long as the grain has not been told to deactivate."""
+        if self._core is None:
+            self.target = target
+        elif target != self.target and self._core.is_retargetable:
+            self._moves.leave(self._number)
+            self._number = self._moves.enter(self)  # an answer of the earlier target counts no more
+            self.target = target
+            self.post(handover.Retargeted())
+
+    def post(self, event: handover.Event) -> None:
+        if isinstance(event, handover.AskAnswered) and self._ask_timer is not None:
+            self._ask_timer.cancel()
+        if self._core is not None:
+            self._carry_out(self._core.on(event))
+
+    def _carry_out(self, orders: Iterable[handover.Order]) -> None:
+        for order in orders:
+            if self._record is not None:
+                self._record.on(order)
+            match order:
+                case handover.SendAsk():
+                    self._ask()
+                case handover.Drain():
+                    self._spawn(self._drain(), "drain")
+                case handover.Deactivate():
+                    self._deactivate()
+                case handover.Dehydrate():
+                    self._dehydrate()
+                case handover.SendOffer(payload):
+                    self._offer(payload)
+                case handover.SendWithdraw():
+                    if not self._parts.membership.view.is_dead(self.target):
+                        self._parts.links.to(self.target).send(Withdraw(self._number))
+                case handover.Fence(expected):
+                    self._spawn(self._fence(expected), "fence")
+                case handover.Look():
+                    self._spawn(self._look(), "look")
+                case handover.Resume(reactivate, why):
+                    self._spawn(self._resume(reactivate, why), "resume")
+                case handover.Forward(entry):
+                    self._forward(entry)
+                case handover.Discard(entry):
+                    self._parts.catalog.reroute_all(self._activation, entry)
+                case handover.Release():
+                    self._parts.catalog.let_go(self._activation)
+                case handover.Finish(status, why):
+                    self._finish(status, why)
+                case _:
+                    raise AssertionError(f"an order for the target: {order}")
+
+    def _spawn(self, step: Coroutine[Any, Any, None], name: str) -> None:
+        self._moves.tasks.spawn(self._step(step), f"{name} {self._activation.id}")
+
+    async def _step(self, step: Coroutine[Any, Any, None]) -> None:
+        try:
+            await step
+        except SiloFenced as error:
+            self._finish(MoveStatus.LOST, str(error))
+        except GrainMoved as error:
+            self._finish(MoveStatus.NOT_ACTIVE, str(error))
+        except Exception as error:
+            log.exception("migration.step_failed", grain=str(self._activation.id))
+            self.post(handover.Failed(f"{type(error).__name__}: {error}"))
+
+    def _set_timer(self, timeout_s: float, why: str) -> None:
+        self._cancel_timer()
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self.post, handover.TimedOut(why))
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ------------------------------------------------------------------------------------------------------------ steps
+
+    def _ask(self) -> None:
+        activation = self._activation
+        fields = [SoftStatePart(field, activation.instance) for field in activation.kind.soft_state]
+        try:
+            measured = dehydrate(fields, self._parts.codec, Departure(), bytes_max=self._parts.limits.payload_bytes_max)
+        except SiloError as error:  # better to know before anything stops
+            self.post(handover.Failed(str(error)))
+            return
+        size = sum(entry.size for entry in measured.entries)
+        timeout_s = self._parts.limits.ask_timeout_s
+        if self._ask_timer is not None:
+            self._ask_timer.cancel()
+        why = f"{self._target_name} did not say within {timeout_s} s whether it would take it"
+        self._ask_timer = asyncio.get_running_loop().call_later(timeout_s, self.post, handover.TimedOut(why))
+        self._parts.links.to(self.target).send(Ask(self._number, activation.id, size, schemas(self._all_parts())))
+
+    def _all_parts(self) -> tuple[Part, ...]:
+        activation = self._activation
+        return parts_of(activation.kind, activation.instance, activation.participants or ())
+
+    def _hold(self) -> bool:
+        """Let no new turn start, unless that is so already. False where there is nothing to drain any more."""
+        activation = self._activation
+        if self._core is None or self._core.phase is not SourcePhase.DRAINING:
+            return False  # the move was given up meanwhile
+        if self._paused_at is not None:
+            return True
+        if activation.state is not State.OPEN:
+            self.post(handover.Failed(f"it was {activation.state.value} before it could be drained"))
+            return False
+        self._paused_at = self._parts.clock()
+        activation.hold()
+        return True
+
+    async def _drain(self) -> None:
+        activation, limits = self._activation, self._parts.limits
+        timeout_s = activation.kind.drain_timeout_s or limits.drain_timeout_s
+        hook = activation.kind.hooks.on_migrating
+        if hook is not None:
+            notice = MigrationNotice(self._reason, self._target_name, timeout_s)
+
+            async def give_notice() -> None:
+                await hook(activation.instance, notice)
+                self._hold()  # in the very step in which the hook ends: nothing slips in between
+
+            try:
+                await activation.in_hook(give_notice, limits.notice_timeout_s)
+            except SiloFenced:
+                raise
+            except Exception as error:
+                log.warning("migration.notice_failed", grain=str(activation.id), exc_info=error)
+        if not self._hold():
+            return
+        match activation.kind.on_busy:
+            case "stay" if activation.turns.running_count:
+                self.post(
+                    handover.Failed(f"it is busy: {activation.turns.running_count} calls run, and its kind says stay")
+                )
+                return
+            case "interrupt":
+                activation.interrupt()
+            case _:
+                pass
+        self._set_timer(timeout_s, f"its running calls did not end within {timeout_s} s")
+        if await activation.drained():
+            self.post(handover.Drained())
+
+    def _deactivate(self) -> None:
+        if self._activation.kind.hooks.on_deactivate is None:
+            self.post(handover.Deactivated())
+            return
+
+        async def run() -> None:
+            self._deactivation_error = await self._parts.catalog.run_on_deactivate(
+                self._activation, DeactivationReason.MIGRATING
+            )
+            if self._deactivation_error is not None:
+                log.warning(
+                    "migration.on_deactivate_failed", grain=str(self._activation.id), exc_info=self._deactivation_error
+                )
+            self.post(handover.Deactivated())
+
+        self._spawn(run(), "deactivate")
+
+    def _dehydrate(self) -> None:
+        activation, parts = self._activation, self._parts
+        assert activation.entry is not None
+        departure = Departure(self._reason, self._target_name, self._deactivation_error)
+        now = asyncio.get_running_loop().time()
+        try:
+            taken = activation.run_sync(
+                lambda: dehydrate(
+                    self._all_parts(),
+                    parts.codec,
+                    departure,
+                    skip_failing=activation.kind.on_participant_error == "skip",
+                    bytes_max=parts.limits.payload_bytes_max,
+                )
+            )
+            for part, error in taken.skipped:
+                log.warning("migration.part_skipped", grain=str(activation.id), part=part, exc_info=error)
+            payload = Payload(
+                PAYLOAD_FORMAT,
+                activation.id,
+                activation.entry.epoch,
+                self._reason,
+                activation.kind.version,
+                parts.app_version,
+                ".".join(platform.python_version_tuple()[:2]),
+                taken.entries,
+                idle_s=max(0.0, now - activation.last_used),
+                age_s=max(0.0, now - activation.started_at),
+                trace=self._trace,
+            )
+            self._payload = pack(payload, bytes_max=parts.limits.payload_bytes_max)
+        except SiloError as error:
+            self.post(handover.Failed(str(error)))
+            return
+        self.post(handover.Dehydrated(self._payload))
+
+    def _offer(self, payload: bytes) -> None:
+        activation = self._activation
+        assert activation.entry is not None
+        assert self._core is not None
+        timeout_s = self._parts.limits.offer_timeout_s
+        self._set_timer(timeout_s, f"{self._target_name} did not answer the offer within {timeout_s} s")
+        offer = Offer(self._number, activation.entry, self._core.successor, payload, self._reason, self._trace)
+        self._parts.links.to(self.target).send(offer)
+
+    async def _fence(self, expected: Entry | None) -> None:
+        activation = self._activation
+        await activation.right.held()
+        mine = Registration(activation.id, self._parts.me, activation.activation_id, expected, activation.epoch)
+        entry = await self._parts.catalog.register(mine, until_answered=True)
+        self.post(handover.Registered(entry))
+
+    async def _look(self) -> None:
+        self.post(handover.Found(await self._parts.catalog.look_up(self._activation.id)))
+
+    def _forward(self, entry: Entry) -> None:
+        """The frozen instance stays until the target has opened or died; its calls need not wait for that."""
+        if self._record is not None:
+            self._record.held(call.trace for call in self._activation.turns.waiting)
+        self._cancel_timer()  # from here on only the target's last word or its death counts
+        self._held_calls = self._parts.catalog.freeze(
+            self._activation, entry, lambda back: self.post(handover.Found(back))
+        )
+
+    async def _resume(self, reactivate: bool, why: str) -> None:
+        """Serve again, here; the same instance where it can be had, else one made from what it had handed over."""
+        activation, catalog = self._activation, self._parts.catalog
+        assert self._core is not None
+        log.info("migration.aborted", grain=str(activation.id), target=self._target_name, why=why)
+        if activation.state is State.GONE and not catalog.readopt(activation):
+            log.error("migration.given_back_too_late", grain=str(activation.id))
+            return  # somebody has activated it here meanwhile
+        activation.entry = self._core.entry
+        self._parts.cache.forget_grain(activation.id)
+        if reactivate:
+            activation.state = State.STARTING
+            try:
+                await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
+            except SiloFenced:
+                raise
+            except Exception as error:
+                log.warning("migration.reactivation_failed", grain=str(activation.id), exc_info=error)
+                await self._rebuild()
+                return
+        activation.open()
+
+    async def _rebuild(self) -> None:
+        activation, catalog = self._activation, self._parts.catalog
+        try:
+            restore(self._parts, activation, self._payload or self._packed_again())
+            await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
+        except SiloFenced:
+            raise
+        except Exception as error:
+            log.exception("migration.grain_lost_its_state", grain=str(activation.id))
+            if activation.entry is not None:
+                await catalog.unregister(activation.entry)
+            catalog.drop(activation, activation_failed(activation.id, error))
+            return
+        activation.open()
+
+    def _packed_again(self) -> bytes:
+        self._dehydrate()
+        return self._payload
+
+    def _finish(self, status: MoveStatus, why: str = "") -> None:
+        if self.outcome.done():
+            return
+        self._cancel_timer()
+        if self._ask_timer is not None:
+            self._ask_timer.cancel()
+        self._moves.leave(self._number)
+        activation = self._activation
+        if activation.move is self:
+            activation.move = None
+        outcome = MigrationOutcome(
+            activation.id,
+            status,
+            self._parts.me,
+            self.target,
+            self._reason,
+            why,
+            0.0 if self._paused_at is None else self._parts.clock() - self._paused_at,
+            len(self._payload),
+            self._held_calls,
+            self._core.epoch if self._core is not None else 0,
+            self._parts.name,
+            self._target_name,
+        )
+        if self._record is not None:
+            self._record.ended(outcome)
+        log.debug("migration.done" if outcome.moved else "migration.not_done", outcome=str(outcome))
+        self.outcome.set_result(outcome)
+
+    def end_record(self) -> None:
+        """The silo ends in the middle of it."""
+        if self._record is not None:
+            self._record.failed("the silo ended")
