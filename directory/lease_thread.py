@@ -224,6 +224,7 @@ class _LeaseThread(threading.Thread):
                 if not self._watch.look(2 * self._step_s_max):
                     raise RuntimeError("the event loop is stuck")
         except BaseException as error:  # nobody is above this frame; the loop is told, and treats it as fatal
+            self._board.right.deadline = -math.inf  # before anybody hears of it
             _log.critical("membership.lease_failed: no turn may start any more", exc_info=True)
             self._tell(self._board.fail, error)
         finally:

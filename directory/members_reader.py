@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from redis.exceptions import RedisError
 
@@ -15,7 +15,6 @@ from silo.directory.membership import EMPTY_VIEW, View
 from silo.directory.redis_connection import RedisClient, cancellable
 from silo.directory.redis_membership import members_key, read_table, translated, views_channel
 
-_T = TypeVar("_T")
 _log = logging.getLogger("silo.membership")
 
 READ_EVERY_S: Final = 2.0

@@ -156,13 +156,7 @@ class Caller:
         if call.is_one_way:
             self._book.place(call)
             return None
-        answer = self._book.expect(call)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if not call.answered:
-                self._book.cancel(call)
-            raise
+        return await self._book.wait_for(call)
 
     async def _until_allowed(self, right: TurnRight, call: Call) -> None:
         """Wait, no longer than the call may take, until what is done here may take effect."""

@@ -262,7 +262,7 @@ class Activation:
             telemetry.turn_ended(call, answer, started, now)
         try:
             if answer is not None:
-                if call.is_one_way and answer.error is not None:
+                if answer.error is not None and call.is_one_way:
                     log.warning("call.one_way_failed", grain=str(self.id), method=call.method, exc_info=answer.error)
                 call.on_answer(call, answer)
         finally:

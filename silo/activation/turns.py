@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, Literal, Protocol, TypeVar
 
 
@@ -110,10 +110,10 @@ class TurnQueue(Generic[T]):
         self._waiting.append(turn)
         return Admission.WAIT
 
-    def end(self, turn: T) -> Iterator[T]:
+    def end(self, turn: T) -> Iterable[T]:
         """A turn has ended; yields those that start now, each counted as running before it is yielded."""
         self._running.pop(turn.id, None)
-        return self.startable()
+        return self.startable() if self._waiting else ()
 
     def discard(self, turn: T) -> bool:
         """Take a waiting call out again, as when its caller has gone; False if it is not waiting."""

@@ -86,15 +86,17 @@ class CallBook:
             self._deadlines.watch(call.id, call.deadline, self._loop or self._find_loop())
         self._route(call)
 
-    def expect(self, call: Call) -> asyncio.Future[Any]:
-        """Place a call that is made in this process; its answer comes in the future.
-
-        Whoever awaits that and is cancelled must `cancel` the call, if it is not answered.
-        """
+    async def wait_for(self, call: Call) -> Any:
+        """Place a call that is made in this process, and wait for its answer; a caller that is cancelled cancels it."""
         future: asyncio.Future[Any] = (self._loop or self._find_loop()).create_future()
         call.sink = future
         self.place(call)
-        return future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not call.answered:
+                self.cancel(call)
+            raise
 
     def answered(self, call: Call, answer: Answer) -> None:
         """The end of a call: its `on_answer`."""

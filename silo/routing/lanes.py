@@ -80,6 +80,12 @@ class Lanes:
         lane = call.lane
         if lane is None:
             return
+        if not lane.writing and not lane.held:  # as for nearly all: what follows has nothing to do but this
+            call.lane = None
+            lane.out.discard(call.id)
+            if not lane.out:
+                self._close(lane)
+            return
         was_written = self._leave(lane, call)
         if not lane.out or not was_written:
             self._open(lane)

@@ -70,7 +70,7 @@ class MemoryStand:
             open_membership=lambda: LoopMembership(self._table, settings=LEASE, follow=self._table.follow),
             new_incarnation=lambda: next(self._incarnations),
             rng=random.Random(self._rng.random()),
-            stopwatch=asyncio.get_running_loop().time,
+            stopwatch=lambda: asyncio.get_running_loop().time(),
         )
 
     async def _on_the_way(self, call: str) -> None:

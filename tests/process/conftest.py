@@ -8,16 +8,20 @@ from pathlib import Path
 import pytest
 
 from silo.embedded import EmbeddedServer
-from tests.process.stage import Stage
+from tests.process.stage import LONG, Stage
 
 HERE = Path(__file__).parent
+LONG_TIMEOUT_S = 600
+"""How long one test may take in its long form."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts silo processes, and nothing else."""
+    """Mark what starts silo processes, and nothing else; the long forms have more time."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.process)
+            if LONG:
+                item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
 
 
 @pytest.fixture

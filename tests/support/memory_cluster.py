@@ -6,6 +6,7 @@ waiting costs nothing and whatever waits for ever fails the test.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -61,7 +62,7 @@ class FaultyStand(MemoryStand):
             ),
             new_incarnation=lambda: next(self._incarnations),
             rng=random.Random(self._rng.random()),
-            stopwatch=asyncio.get_running_loop().time,
+            stopwatch=lambda: asyncio.get_running_loop().time(),
         )
 
 
