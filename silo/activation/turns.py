@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Generic, Literal, Protocol, TypeVar
 
 
@@ -110,7 +110,7 @@ class TurnQueue(Generic[T]):
         self._waiting.append(turn)
         return Admission.WAIT
 
-    def end(self, turn: T) -> Iterable[T]:
+    def end(self, turn: T) -> Iterator[T] | tuple[T, ...]:
         """A turn has ended; yields those that start now, each counted as running before it is yielded."""
         self._running.pop(turn.id, None)
         return self.startable() if self._waiting else ()
