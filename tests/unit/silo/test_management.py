@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -205,7 +205,7 @@ async def test_reflection_lists_the_services_and_describes_management(start: Sta
         yield question(file_containing_symbol="silo.wire.v1.Management")
 
     async with grpc.aio.insecure_channel(silo.endpoint) as channel:
-        stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(cast("Any", channel))
         listed, described = [answer async for answer in stub.ServerReflectionInfo(questions(), timeout=5)]
     services = {service.name for service in listed.list_services_response.service}
     assert services >= {"silo.wire.v1.Link", "silo.wire.v1.Management", "grpc.health.v1.Health"}
