@@ -16,7 +16,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar, cast
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import redis
@@ -137,30 +137,32 @@ class RedisTarget(msgspec.Struct, frozen=True):
     @property
     def public(self) -> str:
         """The URL without user and password, for logs and messages."""
-        return re.sub(r"//[^/@]*@", "//", self.url.partition("?")[0])
+        return re.sub(r"//[^/]*@", "//", self.url.partition("?")[0])
 
 
 def parse_url(url: str) -> RedisTarget:
     """What a Redis URL says; raises InvalidSettings with what is wrong with it."""
     try:
-        parts = urlsplit(url)
-        scheme, plus, mode = parts.scheme.partition("+")
+        scheme, plus, mode = url.partition("://")[0].lower().partition("+")
         if not plus and scheme in ("redis", "rediss", "unix"):
             cast("Any", redis.asyncio.ConnectionPool).from_url(url)  # reads the whole URL, opens nothing
             return RedisTarget("server", url)
         if scheme not in ("redis", "rediss") or mode not in ("sentinel", "cluster"):
             raise ValueError("its scheme is none of redis, rediss, unix, redis+sentinel, redis+cluster")
-        return _parse_hosts(url, parts, mode, tls=scheme == "rediss")
+        return _parse_hosts(url, mode, tls=scheme == "rediss")
     except ValueError as error:
-        shown = re.sub(r"//[^/@]*@", "//", url)
+        shown = re.sub(r"//[^/]*@", "//", url)
         raise InvalidSettings(f"{shown!r} is not a Redis URL: {error}") from None
 
 
-def _parse_hosts(url: str, parts: SplitResult, mode: str, *, tls: bool) -> RedisTarget:
-    login, _, addresses = parts.netloc.rpartition("@")
+def _parse_hosts(url: str, mode: str, *, tls: bool) -> RedisTarget:
+    # By hand: to the standard library a list of hosts is no host, and one with brackets in it an error.
+    before_query, _, query = url.partition("://")[2].partition("?")
+    netloc, _, path = before_query.partition("/")
+    login, _, addresses = netloc.rpartition("@")
     username, _, password = login.partition(":")
-    service, _, db = parts.path.strip("/").partition("/")
-    options: Options = cast("Any", redis.connection.parse_url)(f"redis://?{parts.query}")  # checks and converts values
+    service, _, db = path.strip("/").partition("/")
+    options: Options = cast("Any", redis.connection.parse_url)(f"redis://?{query}")  # checks and converts values
     if mode == "sentinel" and not service:
         raise ValueError("a Sentinel URL ends in /SERVICE")
     if mode == "cluster" and service:

@@ -138,7 +138,7 @@ class Caller:
             on_answer=self._book.answered,
             args=args,
             kwargs=kwargs,
-            payload=payload,
+            encoded=payload,
             codec=codec,
             spec=spec,
             path=path,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import BaseSettings, EnvSettingsSource
@@ -163,7 +162,4 @@ def _shown(name: str, value: Any) -> str:
 
 def without_password(url: str) -> str:
     """The URL as it may be shown."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    return urlunsplit(parts._replace(netloc=f"***@{parts.netloc.rpartition('@')[2]}"))
+    return re.sub(r"//[^/]*@", "//***@", url)

@@ -57,7 +57,7 @@ class Gateway:
             caller=link.peer.name,
             deadline=None if request.left_s is None else asyncio.get_running_loop().time() + request.left_s,
             on_answer=self._answered,
-            payload=request.payload,
+            encoded=request.payload,
             codec=request.codec,
             flags=request.flags,
             trace=request.trace,

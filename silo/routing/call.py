@@ -86,106 +86,53 @@ class Answer(msgspec.Struct, frozen=True):
         return Reply(call_id, self.outcome, payload, codec_id, self.entry)
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One call at one silo or client, whatever its role there: made here, passing through, or to be run.
 
     Its arguments are held as values, as a payload, or both; each form is made from the other when it is first needed.
     """
 
-    __slots__ = (
-        "_args",
-        "_kwargs",
-        "_payload",
-        "answered",
-        "caller",
-        "cancelled",
-        "codec",
-        "deadline",
-        "expected",
-        "flags",
-        "grain",
-        "hint",
-        "hops",
-        "id",
-        "interrupted",
-        "lane",
-        "method",
-        "obstacle",
-        "on_answer",
-        "origin",
-        "path",
-        "queued_at",
-        "sender_epoch",
-        "sink",
-        "spec",
-        "target",
-        "task",
-        "timer",
-        "trace",
-        "tries",
-    )
-
-    def __init__(
-        self,
-        call_id: int,
-        grain: GrainId,
-        method: str,
-        *,
-        caller: str,
-        deadline: float | None,
-        on_answer: Callable[[Call, Answer], None],
-        args: tuple[Any, ...] | None = None,
-        kwargs: dict[str, Any] | None = None,
-        payload: bytes | None = None,
-        codec: int = 0,
-        spec: MethodSpec | None = None,
-        path: tuple[tuple[str, int], ...] = (),
-        flags: int = 0,
-        hops: int = 0,
-        trace: str = "",
-        origin: SiloAddress | None = None,
-        hint: str = "",
-    ) -> None:
-        self.id = call_id
-        self.grain = grain
-        self.method = method
-        self.caller = caller
-        self.deadline = deadline
-        """In the loop's time; None for a call without one."""
-        self.on_answer = on_answer
-        """What ends the call; the first answer counts."""
-        self._args = args
-        self._kwargs = kwargs
-        self._payload = payload
-        self.codec = codec
-        self.spec = spec
-        self.path = path
-        self.flags = flags
-        self.hops = hops
-        self.trace = trace
-        self.hint = hint
-        """The name of the silo to place the grain on, should it have to be placed; advisory."""
-        self.origin = origin
-        """The caller's silo, where that is another one than this."""
-        self.expected: Entry | None = None
-        self.sender_epoch = 0
-        """The epoch of the entry that the sender went by."""
-        self.sink: asyncio.Future[Any] | tuple[Link, int] | None = None
-        """Who waits for the answer here: a future, or a client behind its link."""
-        self.target: str | None = None
-        """The peer that has it now; None while it has not been sent."""
-        self.lane: Lane | None = None
-        self.tries = 0
-        self.obstacle: SiloError | None = None
-        """Why it has not been sent yet, for the error should its deadline pass."""
-        self.answered = False
-        self.cancelled = False
-        self.interrupted = False
-        self.queued_at = 0.0
-        self.task: asyncio.Task[None] | None = None
-        """The turn that runs it here."""
-        self.timer: asyncio.TimerHandle | None = None
-        """Runs once the deadline has passed, until the call is given up."""
+    id: int
+    grain: GrainId
+    method: str
+    caller: str
+    deadline: float | None
+    """In the loop's time; None for a call without one."""
+    on_answer: Callable[[Call, Answer], None]
+    """What ends the call; the first answer counts."""
+    args: tuple[Any, ...] | None = None
+    kwargs: dict[str, Any] | None = None
+    encoded: bytes | None = None
+    """The arguments as a payload."""
+    codec: int = 0
+    spec: MethodSpec | None = None
+    path: tuple[tuple[str, int], ...] = ()
+    flags: int = 0
+    hops: int = 0
+    trace: str = ""
+    origin: SiloAddress | None = None
+    """The caller's silo, where that is another one than this."""
+    hint: str = ""
+    """The name of the silo to place the grain on, should it have to be placed; advisory."""
+    expected: Entry | None = None
+    sender_epoch: int = 0
+    """The epoch of the entry that the sender went by."""
+    sink: asyncio.Future[Any] | tuple[Link, int] | None = None
+    """Who waits for the answer here: a future, or a client behind its link."""
+    target: str | None = None
+    """The peer that has it now; None while it has not been sent."""
+    lane: Lane | None = None
+    tries: int = 0
+    obstacle: SiloError | None = None
+    """Why it has not been sent yet, for the error should its deadline pass."""
+    answered: bool = False
+    cancelled: bool = False
+    interrupted: bool = False
+    queued_at: float = 0.0
+    task: asyncio.Task[None] | None = None
+    """The turn that runs it here."""
+    timer: asyncio.TimerHandle | None = None
+    """Runs once the deadline has passed, until the call is given up."""
 
     def __repr__(self) -> str:
         return f"<call {self.id} {self.grain}.{self.method} from {self.caller}>"
@@ -218,23 +165,23 @@ class Call:
 
     def arguments(self, codec: ValueCodec) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as values of this process; raises SerializationError."""
-        if self._args is None:
-            assert self._payload is not None
-            self._args, self._kwargs = codec.decode_call(self._payload, self.codec)
-        return self._args, self._kwargs or {}
+        if self.args is None:
+            assert self.encoded is not None
+            self.args, self.kwargs = codec.decode_call(self.encoded, self.codec)
+        return self.args, self.kwargs or {}
 
     def payload(self, codec: ValueCodec) -> bytes:
         """The arguments as a payload; raises SerializationError."""
-        if self._payload is None:
-            assert self._args is not None
-            self._payload, self.codec = codec.encode_call(self._args, self._kwargs or {})
-            self._args = self._kwargs = None  # from here on the payload is the call's own copy
-        return self._payload
+        if self.encoded is None:
+            assert self.args is not None
+            self.encoded, self.codec = codec.encode_call(self.args, self.kwargs or {})
+            self.args = self.kwargs = None  # from here on the payload is the call's own copy
+        return self.encoded
 
     def isolate(self, codec: ValueCodec) -> None:
         """Part from the caller's objects, as a remote call would; raises SerializationError."""
-        if self._args is not None:
-            self._args, self._kwargs = codec.isolate_call(self._args, self._kwargs or {})
+        if self.args is not None:
+            self.args, self.kwargs = codec.isolate_call(self.args, self.kwargs or {})
 
     def as_request(
         self,

@@ -408,7 +408,7 @@ class Router:
             caller=request.caller,
             deadline=None if request.left_s is None else self._loop.time() + request.left_s,
             on_answer=self._reply,
-            payload=request.payload,
+            encoded=request.payload,
             codec=request.codec,
             path=request.path,
             flags=request.flags,
