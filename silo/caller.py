@@ -85,35 +85,23 @@ class Caller:
     ) -> Awaitable[Any]:
         del kind
         timeout_s = options.timeout_s if options.timeout_s is not DEFAULT_TIMEOUT else method.timeout_s
-        call = self.make(
+        call = self._make(
             grain,
             method.name,
-            timeout_s=self._call_timeout_s if timeout_s is DEFAULT_TIMEOUT else timeout_s,
-            spec=method,
-            args=args,
-            kwargs=kwargs,
-            flags=Flag.ONE_WAY if method.one_way else 0,
-            hint="" if options.hint is None else str(options.hint),
+            self._call_timeout_s if timeout_s is DEFAULT_TIMEOUT else timeout_s,
+            Flag.ONE_WAY if method.one_way else 0,
         )
+        call.spec = method
+        call.args = args
+        call.kwargs = kwargs
+        if options.hint is not None:
+            call.hint = str(options.hint)
         if self._telemetry is not None:
             return self._telemetry.called(call, self._send)
         return self._send(call)
 
-    def make(
-        self,
-        grain: GrainId,
-        method: str,
-        *,
-        timeout_s: float | None,
-        spec: MethodSpec | None = None,
-        args: tuple[Any, ...] | None = None,
-        kwargs: dict[str, Any] | None = None,
-        payload: bytes | None = None,
-        codec: int = 0,
-        flags: int = 0,
-        hint: str = "",
-    ) -> Call:
-        """A call of whoever runs here, not yet sent.
+    def _make(self, grain: GrainId, method: str, timeout_s: float | None, flags: int) -> Call:
+        """A call of whoever runs here, not yet sent, and without its arguments.
 
         Raises:
             GrainMoved: what runs here was left behind by an activation that is gone.
@@ -129,22 +117,7 @@ class Caller:
                 path = turn.path
             if turn.deadline is not None and (deadline is None or turn.deadline < deadline):
                 deadline = turn.deadline
-        return Call(
-            self._ids(),
-            grain,
-            method,
-            caller=caller,
-            deadline=deadline,
-            on_answer=self._book.answered,
-            args=args,
-            kwargs=kwargs,
-            encoded=payload,
-            codec=codec,
-            spec=spec,
-            path=path,
-            flags=flags,
-            hint=hint,
-        )
+        return Call(self._ids(), grain, method, caller, deadline, self._book.answered, path=path, flags=flags)
 
     async def _send(self, call: Call) -> Any:
         if self.closed:
@@ -169,7 +142,9 @@ class Caller:
 
     async def control(self, grain: GrainId, verb: str, payload: bytes, timeout_s: float) -> Any:
         """A control call to the runtime at the grain's silo; activates nothing."""
-        call = self.make(grain, verb, timeout_s=timeout_s, payload=payload, codec=CODEC_PLAIN, flags=Flag.CONTROL)
+        call = self._make(grain, verb, timeout_s, Flag.CONTROL)
+        call.encoded = payload
+        call.codec = CODEC_PLAIN
         if self._telemetry is not None:
             return await self._telemetry.called(call, self._send)
         return await self._send(call)

@@ -175,6 +175,8 @@ class Session:
 
     def take(self, now: float) -> Written | None:
         """The next batch to write: what must be written again first, then what waits. None: nothing, or no room."""
+        if not self.waits:
+            return None
         while self._resend:
             written = self._resend.popleft()
             if written.first <= self._acked:

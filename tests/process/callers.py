@@ -31,6 +31,8 @@ class Load:
     Args:
         pipelined: calls sent to one grain at once; they must run in this order.
         rate: calls per second over all grains; 0 for as many as there can be, on every grain at all times.
+        tick_s: with a rate, calls go out together that are due within so much time, as from a process that serves many
+            users in one loop; 0 for each at its own moment.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class Load:
         grains: int,
         pipelined: int,
         rate: float,
+        tick_s: float,
         deadline_s: float,
         rng: random.Random,
     ) -> None:
         self._caller = caller
         self._pipelined = pipelined
         self._rate = rate
+        self._tick_s = tick_s
         self._deadline_s = deadline_s
         self._rng = rng
         self._counters = [with_timeout(client.grain(Counter, str(key)), deadline_s) for key in range(grains)]
@@ -79,7 +83,7 @@ class Load:
         due = loop.time()
         while not self._stopping.is_set():
             due += self._rng.expovariate(self._rate / self._pipelined)
-            if due > loop.time():
+            if due > loop.time() + self._tick_s:
                 await asyncio.sleep(due - loop.time())
             key = self._rng.randrange(len(self._counters))
             for _ in range(self._pipelined):
@@ -119,6 +123,7 @@ async def work(arguments: argparse.Namespace) -> int:
             grains=arguments.grains,
             pipelined=arguments.pipelined,
             rate=arguments.rate,
+            tick_s=arguments.tick_s,
             deadline_s=arguments.deadline_s,
             rng=random.Random(arguments.name),
         )
@@ -147,6 +152,7 @@ def main() -> int:
     parser.add_argument("--grains", type=int, required=True)
     parser.add_argument("--pipelined", type=int, default=1)
     parser.add_argument("--rate", type=float, default=0.0)
+    parser.add_argument("--tick-s", type=float, default=0.0)
     parser.add_argument("--deadline-s", type=float, default=30.0)
     return run_on(None, work(parser.parse_args()))
 
