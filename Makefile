@@ -1,7 +1,7 @@
 # The doors of the project. `make check` is the one that CI goes through; `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format format-check lint mypy pyright imports protos protos-check test test-redis bench coverage clean
+.PHONY: help setup demo check format format-check lint mypy pyright imports protos protos-check test test-redis simulation bench coverage clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -16,6 +16,7 @@ EXTRAS := cloudpickle,embedded,numpy,otel
 PROTOS = $(shell find protos -name '*.proto' | sort)
 TEST_WORKERS ?= 2
 TEST_ARGS ?=
+SEEDS ?= 200
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
@@ -28,7 +29,8 @@ $(SETUP): | pyproject.toml
 	@rm -f $(VENV)/.ready-*
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==$(PIP_VERSION)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable '.[$(EXTRAS)]'
+	@# The warning of setuptools about folders named like the package is for other layouts: pytest and the links hold ours.
+	@PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: setup ## a cluster of three silos under load: moved, restarted and killed before your eyes (about 30 s)
@@ -53,6 +55,7 @@ check: setup ## format, lint, types, import contracts, generated code, all tests
 	$(call step,mypy,mypy)
 	$(call step,pyright,pyright)
 	$(call step,tests,test)
+	$(call step,simulation,simulation)
 	@echo "── check: ok, $$(($$(date +%s) - $(CHECK_BEGUN))) s"
 
 format: setup ## write the format, and what lint can mend
@@ -89,6 +92,9 @@ test: setup ## all tests; TEST_ARGS='-k name' chooses
 
 test-redis: setup ## the Redis-facing tests alone; SILO_TEST_REDIS_SERVER names the server's binary
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal -m redis $(TEST_ARGS)
+
+simulation: setup ## whole clusters in virtual time under seeded faults; SEEDS=10000 plays more
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 coverage: setup ## tests in one process, with a report of what they left out
 	@$(BIN)/python -m coverage run -m pytest $(TEST_ARGS)

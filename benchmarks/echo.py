@@ -2,7 +2,7 @@
 
 It has what any such transport needs (a call's number, its length, a future for its answer) and nothing else: no
 grains, no sessions, no deadlines. The channel, its options and the event loop are those of the runtime.
-`python -m benchmarks.echo` is its server: it prints its port, and ends when its standard input does.
+`python -m benchmarks.echo [LOOP]` is its server: it prints its port, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from silo.messaging.grpc_transport import CHANNEL_OPTIONS, SERVER_OPTIONS
 import grpc
 import grpc.aio
 
-from silo.application import run_on
+from silo.application import Loop, run_on
 
 SERVICE = "silo.benchmarks.Echo"
 METHOD = "Connect"
 FRAMES_MAX = 128
-"""Calls in one message; the bars are meant beside an echo with this bound. With 512 in flight it keeps both ends busy."""
+"""Calls in one message; the bars are meant beside an echo with this bound. 512 in flight keep both of its ends busy."""
 NUMBER = struct.Struct("<q")
 _HEAD = struct.Struct("<IQ")
 _aio: Any = grpc.aio  # the published stubs do not know what is used here
@@ -130,4 +130,4 @@ async def _standard_input(reader: asyncio.StreamReader) -> asyncio.ReadTransport
 
 
 if __name__ == "__main__":
-    sys.exit(run_on(None, serve()))
+    sys.exit(run_on(Loop(sys.argv[1]) if len(sys.argv) > 1 else None, serve()))

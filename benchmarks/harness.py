@@ -27,6 +27,7 @@ class Row:
         processes: all those that take part; their CPU time counts.
         prepare: brings about what the row needs, and gives the work to measure.
         beside: the row that it is compared with.
+        also: further rows that a bar holds it against.
         unit: what is counted.
     """
 
@@ -36,6 +37,7 @@ class Row:
     prepare: Prepare
     beside: str | None
     unit: str
+    also: tuple[str, ...] = ()
 
 
 class Rows:
@@ -53,10 +55,11 @@ class Rows:
         *,
         beside: str | None = None,
         unit: str = "call",
+        also: Sequence[str] = (),
     ) -> None:
         if name in self._rows:
             raise ValueError(f"there are two rows {name!r}")
-        self._rows[name] = Row(name, what, tuple(processes), prepare, beside, unit)
+        self._rows[name] = Row(name, what, tuple(processes), prepare, beside, unit, tuple(also))
 
     def chosen(self, only: Sequence[str]) -> list[Row]:
         """All rows; or those whose name begins so, and their floors; raises ValueError where there are none."""
@@ -66,7 +69,7 @@ class Rows:
             if not found:
                 raise ValueError(f"no row begins with {prefix!r}; there are {', '.join(self._rows)}")
             names |= found
-        names |= {beside for name in names if (beside := self._rows[name].beside) is not None}
+        names |= {other for name in names for other in (self._rows[name].beside, *self._rows[name].also) if other}
         return [row for name, row in self._rows.items() if name in names]
 
 
@@ -138,9 +141,10 @@ def described(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a row must reach, as a multiple of the row beside it.
+    """What a row must reach, as a multiple of another row.
 
     Args:
+        beside: that other row.
         at: `least` or `most` so many times the other row's figure.
     """
 
@@ -148,6 +152,7 @@ class Bar:
     figure: Figure
     at: Literal["least", "most"]
     bound: float
+    beside: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +160,6 @@ class Judgement:
     """A bar, and what a run had to show for it."""
 
     bar: Bar
-    beside: str
     times: float
     passes: bool
 
@@ -163,7 +167,7 @@ class Judgement:
         bar = self.bar
         verdict = "ok" if self.passes else "FALLS SHORT"
         return (
-            f"{bar.row}: {bar.figure} is {self.times:.2f} x that of {self.beside};"
+            f"{bar.row}: {bar.figure} is {self.times:.2f} x that of {bar.beside};"
             f" at {bar.at} {bar.bound:g} x is wanted: {verdict}"
         )
 
@@ -177,9 +181,10 @@ def judge(bars: Sequence[Bar], measured: Mapping[str, Measured], slack: float) -
     found: list[Judgement] = []
     for bar in bars:
         one = measured.get(bar.row)
-        if one is None or one.row.beside is None:
+        other = measured.get(bar.beside)
+        if one is None or other is None:
             continue
-        times = one.times(measured[one.row.beside], bar.figure)
+        times = one.times(other, bar.figure)
         passes = times >= bar.bound / slack if bar.at == "least" else times <= bar.bound * slack
-        found.append(Judgement(bar, one.row.beside, times, passes))
+        found.append(Judgement(bar, times, passes))
     return found

@@ -51,7 +51,6 @@ def as_json(
         "bars": [
             {
                 **dataclasses.asdict(judgement.bar),
-                "beside": judgement.beside,
                 "times": _plain(judgement.times),
                 "passes": judgement.passes,
             }

@@ -50,6 +50,7 @@ def add_rows(rows: Rows) -> None:
             [BENCH, GATEWAY],
             _from_silo(GATEWAY, in_flight),
             beside=floors.echo(in_flight),
+            also=[] if in_flight == 64 else [floors.plain_echo(in_flight)],
         )
     for in_flight in (1, 64, 512):
         rows.add(

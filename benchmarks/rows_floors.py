@@ -10,7 +10,7 @@ from typing import TypeVar
 from benchmarks.echo import NUMBER
 from benchmarks.harness import Prepare, Rows
 from benchmarks.meter import Work, looping
-from benchmarks.stage import BENCH, ECHO, Stage
+from benchmarks.stage import BENCH, ECHO, PLAIN, PLAIN_CALLER, Stage
 
 T = TypeVar("T")
 
@@ -22,6 +22,10 @@ GRAINS_OF_64 = 16
 
 def echo(in_flight: int) -> str:
     return f"echo.{in_flight}"
+
+
+def plain_echo(in_flight: int) -> str:
+    return f"echo.plain.{in_flight}"
 
 
 class Plain:
@@ -72,9 +76,19 @@ def _echo(in_flight: int) -> Prepare:
     return prepare
 
 
+def _plain_echo(in_flight: int) -> Prepare:
+    async def prepare(stage: Stage) -> Work:
+        return partial(stage.plain_echo.measure, in_flight)
+
+    return prepare
+
+
 def add_rows(rows: Rows) -> None:
     rows.add(AWAIT, "await of a plain object's method", [BENCH], _await)
     rows.add(LOCK, "the same with asyncio.Lock and copies", [BENCH], _lock)
     rows.add(LOCK_64, "the same, 64 callers of 16 objects", [BENCH], _lock_64)
     for in_flight in (1, 64, 512):
         rows.add(echo(in_flight), f"bare coalesced gRPC echo, {in_flight} in flight", [BENCH, ECHO], _echo(in_flight))
+    for in_flight in (1, 512):
+        what = f"the same echo on asyncio, with gRPC's own settings, {in_flight} in flight"
+        rows.add(plain_echo(in_flight), what, [PLAIN, PLAIN_CALLER], _plain_echo(in_flight))

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from benchmarks.echo import EchoClient
+from benchmarks.plain import AS_IT_COMES, PlainEcho
 from silo import Client, Silo, SiloSettings, with_hint
+from silo.application import Loop
 from silo.embedded import EmbeddedServer
 from silo.testing.processes import ProcessCluster
 
@@ -21,6 +23,9 @@ GRAINS = "benchmarks.grains"
 BENCH = "bench"
 """This process, and the silo that is embedded in it."""
 ECHO = "echo"
+PLAIN = "plain echo"
+"""The echo's server on asyncio, with gRPC's own settings."""
+PLAIN_CALLER = "plain echo's caller"
 REDIS = "redis"
 GATEWAY = "silo-1"
 FURTHER = "silo-2"
@@ -49,13 +54,16 @@ class Stage:
         self._client: Client | None = None
         self._echo: EchoClient | None = None
         self._echo_endpoint = ""
+        self._plain: PlainEcho | None = None
 
     async def __aenter__(self) -> Self:
         try:
             async with asyncio.TaskGroup() as starting:
                 if ECHO in self._wanted:
                     starting.create_task(self._start_echo())
-                if self._wanted - {BENCH, ECHO}:
+                if PLAIN in self._wanted:
+                    starting.create_task(self._start_plain_echo())
+                if self._wanted - {BENCH, ECHO, PLAIN, PLAIN_CALLER}:
                     starting.create_task(self._start_cluster())
         except BaseException:
             await self._parts.aclose()
@@ -86,13 +94,24 @@ class Stage:
         self._pids.update((silo.name, silo.pid) for silo in cluster.running)
 
     async def _start_echo(self) -> None:
+        self._echo_endpoint, self._pids[ECHO] = await self._serve_echo(None, {})
+
+    async def _start_plain_echo(self) -> None:
+        endpoint, self._pids[PLAIN] = await self._serve_echo(Loop.ASYNCIO, AS_IT_COMES)
+        self._plain = await PlainEcho.start(endpoint, _python_path())
+        self._parts.push_async_callback(_end, self._plain.process)
+        self._pids[PLAIN_CALLER] = self._plain.process.pid
+
+    async def _serve_echo(self, loop: Loop | None, environment: Mapping[str, str]) -> tuple[str, int]:
+        """Start an echo server on that event loop; its endpoint and process id."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "benchmarks.echo",
+            *([loop] if loop is not None else []),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": _python_path()},
+            env={**os.environ, **environment, "PYTHONPATH": _python_path()},
         )
         self._parts.push_async_callback(_end, process)
         assert process.stdout is not None
@@ -100,8 +119,7 @@ class Stage:
             line = await process.stdout.readline()
         if not line:
             raise RuntimeError(f"the echo server ended with {await process.wait()} before it was ready")
-        self._echo_endpoint = f"127.0.0.1:{int(line)}"
-        self._pids[ECHO] = process.pid
+        return f"127.0.0.1:{int(line)}", process.pid
 
     @property
     def all_pids(self) -> tuple[int, ...]:
@@ -114,6 +132,11 @@ class Stage:
         if self._echo is None:
             self._echo = await self._parts.enter_async_context(EchoClient(self._echo_endpoint))
         return self._echo
+
+    @property
+    def plain_echo(self) -> PlainEcho:
+        assert self._plain is not None
+        return self._plain
 
     async def silo(self) -> Silo:
         """The silo in this process: no gateway, so that clients go through GATEWAY."""

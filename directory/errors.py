@@ -65,7 +65,16 @@ class Overloaded(NotExecuted):
 
 
 class PayloadTooLarge(NotExecuted, ValueError):
-    """The argument or the answer has more bytes than one frame may carry; sending it again cannot help."""
+    """The arguments have more bytes than one frame may carry; sending them again cannot help."""
+
+    def __init__(self, message: str, size: int = 0, limit: int = 0) -> None:
+        super().__init__(message)
+        self.size = size
+        self.limit = limit
+
+
+class AnswerTooLarge(OutcomeUnknown, ValueError):
+    """The call ran, and its answer has more bytes than one frame may carry."""
 
     def __init__(self, message: str, size: int = 0, limit: int = 0) -> None:
         super().__init__(message)
@@ -134,7 +143,14 @@ class MembershipUnavailable(SiloError, ConnectionError):
     """The membership table could not be asked; asking again is safe."""
 
 
-class EndpointInUse(SiloError, OSError):
+class EndpointUnusable(SiloError, OSError):
+    """This silo cannot listen where it should: the address is not one of this machine, say, or the port is reserved."""
+
+    def __str__(self) -> str:
+        return self.strerror or super().__str__()
+
+
+class EndpointInUse(EndpointUnusable):
     """Another process already listens where this silo should."""
 
 

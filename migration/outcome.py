@@ -60,8 +60,9 @@ class MigrationOutcome(msgspec.Struct, frozen=True, array_like=True):
 
     def __str__(self) -> str:
         if self.moved:
+            held = f"{self.held_calls} {'call' if self.held_calls == 1 else 'calls'} held"
             return (
                 f"{self.grain} moved from {self.source_name or self.source} to {self.target_name or self.target}:"
-                f" pause {self.pause_s * 1000:.1f} ms, {self.payload_bytes} bytes, {self.held_calls} calls held"
+                f" pause {self.pause_s * 1000:.1f} ms, {self.payload_bytes} bytes, {held}"
             )
         return f"{self.grain} {self.status.value.replace('_', ' ')}: {self.why or 'no reason given'}"

@@ -44,13 +44,8 @@ class LoadView:
     def __init__(self, stale_after_periods: int = STALE_AFTER_PERIODS) -> None:
         self._stale_after = stale_after_periods
         self._loads: dict[SiloAddress, _Load] = {}
-        self._placers = 1
+        self._placers = 1  # what one silo places, each of the others is taken to have placed too
         self._average: float | None = None
-
-    @property
-    def placers(self) -> int:
-        """How many silos place grains: what one of them places, each of the others is taken to have placed too."""
-        return self._placers
 
     def report(self, silo: SiloAddress, count: int) -> None:
         """Take in what a silo says of itself: own placements there are part of it from now on. Nonsense is ignored."""

@@ -12,6 +12,7 @@ import secrets
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -26,7 +27,7 @@ from silo.directory.errors import (
     CallExpired,
     CallTimeout,
     DirectoryUnavailable,
-    EndpointInUse,
+    EndpointUnusable,
     HandshakeRefused,
     InvalidGrain,
     InvalidIdentity,
@@ -64,14 +65,15 @@ class ExitCode(enum.IntEnum):
 
 EXIT_CODES: Sequence[tuple[tuple[type[SiloError], ...], ExitCode]] = (
     ((InvalidSettings, InvalidIdentity, InvalidGrain), ExitCode.USAGE),
-    ((HandshakeRefused, PermissionRefused, EndpointInUse, MigrationRefused), ExitCode.REFUSED),
+    ((HandshakeRefused, PermissionRefused, EndpointUnusable, MigrationRefused), ExitCode.REFUSED),
     ((CallTimeout, CallExpired), ExitCode.TIMED_OUT),
     ((NoGateway, DirectoryUnavailable, MembershipUnavailable, SiloUnavailable), ExitCode.UNREACHABLE),
 )
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Grains on the move."
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+LOG_LEVEL = "telemetry.log_level"
 
 
 class TokenRole(enum.StrEnum):
@@ -81,7 +83,7 @@ class TokenRole(enum.StrEnum):
     ADMIN = "admin"
 
 
-Modules = Annotated[list[str], typer.Argument(metavar="MODULE...", help="Modules with @grain classes, as in `import`.")]
+Modules = Annotated[list[str], typer.Argument(metavar="MODULE", help="Modules with @grain classes, as in `import`.")]
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="The name of the cluster.")]
 RedisOption = Annotated[str | None, typer.Option("--redis", help="The URL of the cluster's Redis or Valkey.")]
 GatewayOption = Annotated[
@@ -97,6 +99,28 @@ TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds until t
 LogLevelOption = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
 LogFormatOption = Annotated[str | None, typer.Option("--log-format", help="auto, json or console.")]
 LoopOption = Annotated[Loop | None, typer.Option("--loop", help="The event loop; uvloop where there is one.")]
+
+
+def _installed_version() -> str:
+    try:
+        return version("grain-silo")
+    except PackageNotFoundError:
+        return "(run from its source, not installed)"
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        terminal.say(f"silo {_installed_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def command(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Virtual actors whose grains move between processes while they are being called."""
 
 
 @app.command()
@@ -116,6 +140,7 @@ def run(
     log_format: LogFormatOption = None,
     loop: LoopOption = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", hidden=True)] = False,
 ) -> int:
     """Run one silo until SIGTERM or Ctrl-C; it then moves its grains elsewhere and ends. A second one ends it now."""
     flags = {
@@ -128,13 +153,13 @@ def run(
         "meta": _pairs(meta, "--meta") or None,
         "insecure": insecure,
         "telemetry.otel": otel,
-        "telemetry.log_level": log_level,
+        LOG_LEVEL: log_level,
         "telemetry.log_format": log_format,
     }
     effective = load(flags, file=config).settings
     if effective.redis is None:
         raise InvalidSettings("no Redis is named: give --redis URL or set SILO_REDIS (for one machine, use `silo dev`)")
-    configure(effective.telemetry.log_level, effective.telemetry.log_format)
+    configure(effective.telemetry.log_level, effective.telemetry.log_format, quiet=quiet)
     loaded = [import_application(module) for module in modules]
     from silo.serving import serve
 
@@ -155,15 +180,20 @@ def dev(
     """Run a whole cluster on this machine. A module's `async def main(client)` is run once all silos are ready."""
     # A name of its own, unless one is asked for: in a Redis that is kept, earlier clusters have left their rows.
     name = cluster or f"dev-{secrets.token_hex(3)}"
-    flags = {**_pairs(settings, "--set"), "cluster": name, "redis": redis, "telemetry.log_level": log_level}
+    flags = {**_pairs(settings, "--set"), "cluster": name, "redis": redis, LOG_LEVEL: log_level}
     configuration = load(flags, file=config)
     from silo.dev_cluster import DevCluster, run_dev_cluster, scenario_of
 
-    main_module = import_application(modules[0])
+    scenario = scenario_of(import_application(modules[0]))
+    if once and scenario is None:
+        raise InvalidSettings(f"--once ends with the module's `async def main(client)`, and {modules[0]} has none")
     options = [f"--set={item}" for item in settings or ()]
     options += [f"--config={config}"] if config is not None else []
     options += [f"--log-level={configuration.settings.telemetry.log_level}"]
     options += ["--log-format=console"] if sys.stderr.isatty() else []
+    # The screen is the application's: it sees of the silos what goes wrong, and the rest where a level is asked for.
+    by_default = all(each.source == "default" for each in configuration.effective() if each.name == LOG_LEVEL)
+    options += ["--quiet"] if by_default else []
 
     async def develop() -> int:
         async with _own_or_given(redis) as url:
@@ -172,7 +202,7 @@ def dev(
                 silos=silos,
                 settings=configuration.settings.model_copy(update={"redis": url}),
                 options=options,
-                scenario=scenario_of(main_module),
+                scenario=scenario,
                 once=once,
                 console=terminal.out,
             )
@@ -183,7 +213,7 @@ def dev(
 
 @app.command()
 def migrate(
-    grains: Annotated[list[str], typer.Argument(metavar="GRAIN...", help="Grains as kind/key.")],
+    grains: Annotated[list[str], typer.Argument(metavar="GRAIN", help="Grains as kind/key.")],
     to: Annotated[
         str | None, typer.Option("--to", help="A silo's name or address; without it placement decides.")
     ] = None,
@@ -196,7 +226,7 @@ def migrate(
     timeout: TimeoutOption = 60.0,
     as_json: JsonOption = False,
 ) -> int:
-    """Move living grains to another silo while they are being called."""
+    """Move live grains to another silo while they are being called."""
     identities = [GrainId.parse(text) for text in grains]
 
     async def move(client: Client) -> list[MigrationOutcome]:
@@ -271,7 +301,8 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
     try:
         code: object = app(args=arguments, prog_name="silo", standalone_mode=False)
     except TyperException as error:
-        terminal.complain(error.format_message())
+        if message := error.format_message():  # without any argument the help has been shown, which says it all
+            terminal.complain(message)
         return ExitCode.USAGE
     except (Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
@@ -329,23 +360,24 @@ def _with_client(
     held = settings.cluster_token
 
     async def do() -> Result:
-        async with asyncio.timeout(timeout_s):
-            async with Client.connect(
-                None if gateways else settings.redis,
-                cluster=settings.cluster,
-                gateways=list(gateways or ()),
-                token=held.get_secret_value() if held is not None else None,
-                role="admin",
-                name="silo-command",
-            ) as client:
-                return await work(client)
+        async with Client.connect(
+            None if gateways else settings.redis,
+            cluster=settings.cluster,
+            gateways=list(gateways or ()),
+            token=held.get_secret_value() if held is not None else None,
+            role="admin",
+            name="silo-command",
+        ) as client:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await work(client)
+            except TimeoutError as error:
+                if isinstance(error, SiloError):
+                    raise
+                why = f": {client.trouble}" if client.trouble else ""
+                raise CallTimeout(f"cluster {settings.cluster} did not answer within {timeout_s:g} s{why}") from None
 
-    try:
-        return asyncio.run(do())
-    except TimeoutError as error:
-        if isinstance(error, SiloError):
-            raise
-        raise CallTimeout(f"cluster {settings.cluster} did not answer within {timeout_s:g} s") from None
+    return asyncio.run(do())
 
 
 def _verdict(outcomes: Sequence[MigrationOutcome]) -> ExitCode:

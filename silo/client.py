@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,11 +24,12 @@ from silo.directory.errors import (
     SiloError,
 )
 from silo.directory.membership import View
+from silo.gateway_choice import GatewayChoice
 from silo.gateways import GatewaySource, ListedGateways, RedisGateways
 from silo.kinds import GrainKind, KindRegistry, collect_kinds, kind_of
 from silo.logs import get_logger
 from silo.messaging.greeting import Credentials, Identity, RefusalCode
-from silo.messaging.limits import LinkLimits
+from silo.messaging.limits import MIB, LinkLimits
 from silo.messaging.link import Link
 from silo.messaging.links import Links
 from silo.messaging.permissions import Role
@@ -54,6 +54,8 @@ log = get_logger(__name__)
 G = TypeVar("G")
 CALLS_MAX = 100_000
 """Calls of one client that may be open at once."""
+CALLS_BYTES_MAX = 512 * MIB
+"""Bytes of the calls of one client that may be open at once."""
 LANE_CALLS_MAX = 10_000
 """Calls of one client to one grain that may be held back to keep their order."""
 TRIES_MAX = 8
@@ -118,11 +120,12 @@ class Client:
             self,
             limits=limits,
             rng=rng,
-            view_version=lambda: self._version,
+            view_version=lambda: self._choice.version,
         )
         self._book = CallBook(
             self._codec,
             calls_max=CALLS_MAX,
+            bytes_max=CALLS_BYTES_MAX,
             lane_calls_max=LANE_CALLS_MAX,
             large_bytes=limits.chunk_bytes,
             answer_grace_s=ANSWER_GRACE_S,
@@ -138,12 +141,8 @@ class Client:
             move=self._move,
         )
         self._bind = reference_binder(self._kinds, self._caller)
-        self._version = 0
-        self._gateways: list[SiloAddress] = []
-        self._going: set[SiloAddress] = set()
-        self._candidates: list[Link] = []
+        self._choice = GatewayChoice(self._links)
         self._waiting: list[Call] = []
-        self._attached_waiters: list[asyncio.Future[None]] = []
         self._trouble = ""
         self._tasks = Tasks(f"client {name}")
         self._caller.closed = "this client was not opened: use `async with Client.connect(...) as client`"
@@ -338,7 +337,12 @@ class Client:
     @property
     def endpoints(self) -> tuple[str, ...]:
         """The gateways known now."""
-        return tuple(silo.endpoint for silo in self._gateways)
+        return tuple(silo.endpoint for silo in self._choice.silos)
+
+    @property
+    def trouble(self) -> str:
+        """Why no gateway can be reached, as far as is known; empty while one carries this client's link."""
+        return "" if any(link.attached for link in self._choice.candidates) else self._trouble
 
     async def _reachable_endpoints(self, timeout_s: float) -> list[str]:
         """The gateways that carry a link; raises NoGateway where none does in time."""
@@ -349,23 +353,21 @@ class Client:
                 await self.reachable()
         except TimeoutError:
             raise self._no_gateway() from None
-        return [link.peer.silo.endpoint for link in self._candidates if link.attached and link.peer.silo is not None]
+        links = self._choice.candidates
+        return [link.peer.silo.endpoint for link in links if link.attached and link.peer.silo is not None]
 
     async def reachable(self) -> None:
         """Wait until a gateway carries this client's link."""
-        while not any(link.attached for link in self._candidates):
-            future = asyncio.get_running_loop().create_future()
-            self._attached_waiters.append(future)
-            await future
+        await self._choice.reachable()
 
     # --------------------------------------------------------------------------------------------------------- gateways
 
     def on_view(self, view: View) -> None:
         """The source read the members."""
         dead = [row.silo for row in view.table.rows if not view.is_alive(row.silo)]
-        self._version = 0  # the table itself: it counts, even where it was begun anew
+        self._choice.version = 0  # the table itself: it counts, even where it was begun anew
         self._on_gateways(view.version, [row.silo for row in view.gateways()], dead)
-        if not self._gateways:
+        if not self._choice.silos:
             self.on_trouble(f"no silo of cluster {self.cluster!r} is active")
 
     async def on_endpoint(self, endpoint: str) -> bool:
@@ -378,8 +380,7 @@ class Client:
         except ConnectionError as error:
             self.on_trouble(f"{endpoint} does not answer: {error}")
             return False
-        if link.peer.silo is not None and link.peer.silo not in self._gateways:
-            self._gateways.append(link.peer.silo)
+        if link.peer.silo is not None and self._choice.add(link.peer.silo):
             self._choose_candidates()
         return True
 
@@ -395,20 +396,13 @@ class Client:
         return NoGateway(f"no silo of cluster {self.cluster!r} could be reached{why}")
 
     def _on_gateways(self, version: int, silos: Iterable[SiloAddress], dead: Iterable[SiloAddress]) -> None:
-        if version < self._version:
-            return
-        self._version = version
-        self._gateways = sorted(silos)
-        for silo in dead:
-            self._links.end(silo, "it was declared dead")
-        self._choose_candidates()
+        if self._choice.learn(version, silos, dead):
+            self._choose_candidates()
 
     def _choose_candidates(self) -> None:
-        """Which links new calls may take: those that are up, else those that may come up."""
-        links = [self._links.to(silo) for silo in self._gateways if silo not in self._going]
-        links = [link for link in links if link.ending is None]
-        self._candidates = [link for link in links if link.attached] or links
-        if self._candidates:
+        """Find the links that new calls may take, and send on what waited for one."""
+        self._choice.choose()
+        if self._choice.candidates:
             waiting, self._waiting = self._waiting, []
             waiting.sort(key=lambda call: call.id)  # one that was given back may have joined after one made later
             for call in waiting:
@@ -418,11 +412,11 @@ class Client:
     # ------------------------------------------------------------------------------------------------------------ calls
 
     def _route(self, call: Call) -> None:
-        if not self._candidates:
+        if not self._choice.candidates:
             call.obstacle = self._no_gateway()
             self._waiting.append(call)
             return
-        link = self._gateway_for(call)
+        link = self._choice.link_for(call, self._book.lanes)
         try:
             if not self._book.lanes.enter(call, link.peer.name, tracked=True):
                 call.payload(self._codec)
@@ -439,17 +433,6 @@ class Client:
         except SiloError as error:
             call.target = None
             call.on_answer(call, Answer.failed(error))
-
-    def _gateway_for(self, call: Call) -> Link:
-        """The key's gateway; while earlier calls of the lane are out, theirs: by another it would have to wait."""
-        candidates = self._candidates
-        if len(candidates) == 1:
-            return candidates[0]
-        road = self._book.lanes.road_of(call)
-        link = self._links.get(road) if road is not None else None
-        if link is not None and link in candidates:
-            return link
-        return candidates[zlib.crc32(call.grain.key.encode()) % len(candidates)]
 
     def _recall(self, call: Call) -> bool:
         if call.target is None:
@@ -492,8 +475,7 @@ class Client:
 
     def _on_going(self, link: Link) -> None:
         """The gateway is leaving the cluster, and never comes back as this incarnation."""
-        if link.peer.silo is not None and link.peer.silo not in self._going:
-            self._going.add(link.peer.silo)
+        if link.peer.silo is not None and self._choice.leaves(link.peer.silo):
             self._choose_candidates()
 
     def _on_reply(self, link: Link, reply: Reply) -> None:
@@ -509,14 +491,10 @@ class Client:
     def on_attached(self, link: Link) -> None:
         self._trouble = ""
         self._choose_candidates()
-        waiters, self._attached_waiters = self._attached_waiters, []
-        for future in waiters:
-            if not future.done():
-                future.set_result(None)
 
     def on_detached(self, link: Link) -> None:
         """What it has not written yet goes another way; what it has may have arrived."""
-        if not any(each.attached for each in self._candidates):
+        if not self._choice.is_reachable:
             self._trouble = f"the connection to {link.peer.name} was lost"
         self._choose_candidates()
         for call in self._book.sent_to(link.peer.name):
@@ -525,9 +503,7 @@ class Client:
 
     def on_lost(self, link: Link, unsent: list[Frame], unknown: list[Frame], because: str) -> None:
         self.on_trouble(f"{link.peer.name}: {because}")
-        if link.peer.silo is not None:
-            self._going.discard(link.peer.silo)
-        self._candidates = [each for each in self._candidates if each is not link]
+        self._choice.lost(link)
         retry = [
             call for frame in unsent if isinstance(frame, Request) and (call := self._book.get(frame.id)) is not None
         ]

@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from silo.configuration import without_password
 from silo.serving import READY, StopRequest, stop_request
 from silo.settings import SiloSettings
 
@@ -167,7 +168,11 @@ async def _watch(cluster: DevCluster, request: StopRequest, lives: dict[asyncio.
 async def _tell(cluster: DevCluster, children: Sequence[_Child]) -> None:
     for child in children:
         await child.ready.wait()
+    settings = cluster.settings
     cluster.console.print(f"{len(children)} silos are ready; Ctrl-C stops them")
+    if not cluster.once:
+        where = f"--cluster {settings.cluster} --redis {without_password(settings.redis or '')}"
+        cluster.console.print(f"in another terminal: silo status {where}", markup=False)
     if cluster.scenario is None:
         return
     from silo.client import Client  # whoever only asks for help need not load the runtime

@@ -34,11 +34,6 @@ class Gateway:
     def clients(self) -> list[Link]:
         return [link for link in self._links.all() if link.peer.role is not Role.SILO]
 
-    @property
-    def open_count(self) -> int:
-        """How many calls of clients are not answered yet."""
-        return len(self._open)
-
     def on_attached(self, link: Link) -> None:
         """A client is there (again): tell it where the gateways are."""
         if self._view is not None:

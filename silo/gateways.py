@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from silo.directory.errors import MembershipUnavailable
+from silo.directory.errors import InvalidSettings, MembershipUnavailable
 from silo.directory.members_reader import MembersReader
 from silo.directory.membership import View
 from silo.directory.redis_connection import RedisClient, open_redis
+from silo.settings import split_endpoint
 
 KNOCK_PAUSE_S = 0.5
 """The pause between two rounds over endpoints of which none answered."""
@@ -74,6 +75,12 @@ class ListedGateways:
     """Knocks at the endpoints that it was given; whoever answers tells of the other gateways."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
+        """Raises InvalidSettings where one of them is not of the form host:port."""
+        for endpoint in endpoints:
+            try:
+                split_endpoint(endpoint)
+            except ValueError as error:
+                raise InvalidSettings(f"gateway: {error}") from None
         self._endpoints = tuple(endpoints)
 
     async def follow(self, follower: GatewayFollower) -> None:

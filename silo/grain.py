@@ -119,6 +119,7 @@ def grain(cls: type | None = None, /, **options: Any) -> Any:
         on_busy: when a move finds running calls: `"wait"` for them; let the grain `"stay"` if any is left after
             `on_migrating`; or `"interrupt"` (cancel) them.
         queue_calls_max: calls that may wait at one grain; more are refused with `Overloaded`.
+        queue_bytes_max: bytes of the calls that may wait at one grain, likewise.
         drain_timeout: seconds or timedelta that a move waits for running calls.
         on_participant_error: `"abort"` a move if a part of the soft state cannot be handed over, or `"skip"` that part.
 

@@ -91,6 +91,7 @@ class Silo:
 
         Raises:
             EndpointInUse: another process listens there; the cluster has not been touched.
+            EndpointUnusable: it cannot listen there for another reason; the cluster has not been touched.
             MembershipUnavailable, DirectoryUnavailable: Redis cannot be asked.
         """
         if self._runtime is not None:
@@ -138,8 +139,14 @@ class Silo:
         try:
             while True:
                 runtime = self._running
-                await runtime.declared_dead()
-                log.error("silo.declared_dead", silo=str(runtime.me))
+                try:
+                    await runtime.declared_dead()
+                    log.error("silo.declared_dead", silo=str(runtime.me))
+                except asyncio.CancelledError:
+                    raise
+                except BaseException:  # the lease itself has failed: as final, and there is no coming back
+                    await runtime.abandon()
+                    raise
                 await runtime.abandon()
                 await self._rejoin()
         except asyncio.CancelledError:
@@ -147,7 +154,10 @@ class Silo:
         except BaseException as error:
             self._failure = error
             log.exception("silo.failed")
-            self._stopped.set()
+            try:
+                await self._stop_exporting()
+            finally:
+                self._stopped.set()
 
     async def _rejoin(self) -> None:
         for attempt in range(1, REJOIN_TRIES_MAX + 1):
@@ -254,6 +264,8 @@ class Silo:
 
     async def kill(self) -> None:
         """End at once, as a crash would: no goodbye, no hooks. For tests of what depends on this silo."""
+        if self._stopped.is_set():
+            return
         if self._life is not None:
             await cancelled([self._life])
         await self._running.abandon()

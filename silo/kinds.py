@@ -33,6 +33,7 @@ class GrainOptions(TypedDict, total=False):
     version: int
     on_busy: OnBusy
     queue_calls_max: int
+    queue_bytes_max: int
     drain_timeout: float | timedelta
     on_participant_error: OnParticipantError
 
@@ -54,6 +55,7 @@ class GrainKind:
     version: int = 1
     on_busy: OnBusy = "wait"
     queue_calls_max: int | None = None
+    queue_bytes_max: int | None = None
     drain_timeout_s: float | None = None
     on_participant_error: OnParticipantError = "abort"
 
@@ -101,6 +103,7 @@ def make_kind(cls: type, options: Mapping[str, object]) -> GrainKind:
         version=chosen.number("version") or 1,
         on_busy=cast("OnBusy", chosen.one_of("on_busy", ("wait", "stay", "interrupt"))),
         queue_calls_max=chosen.number("queue_calls_max"),
+        queue_bytes_max=chosen.number("queue_bytes_max"),
         drain_timeout_s=chosen.seconds("drain_timeout"),
         on_participant_error=cast("OnParticipantError", chosen.one_of("on_participant_error", ("abort", "skip"))),
     )

@@ -18,6 +18,8 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 FIELDS = "silo_event"
 """The attribute of a log record that carries the event's fields."""
+OURS = "silo"
+"""The logger above all of ours."""
 QUIET = ("asyncio", "grpc", "opentelemetry")
 """Loggers of libraries whose debug output helps nobody here; they speak from `warning` on."""
 
@@ -48,9 +50,16 @@ def _hand_over(_logger: WrappedLogger, _method: str, event: EventDict) -> tuple[
 
 
 def configure(
-    level: str = "info", form: Literal["auto", "json", "console"] = "auto", stream: TextIO | None = None
+    level: str = "info",
+    form: Literal["auto", "json", "console"] = "auto",
+    stream: TextIO | None = None,
+    *,
+    quiet: bool = False,
 ) -> None:
-    """Send this process's logs to the stream (standard error): as JSON lines, or for the eye where it is a terminal."""
+    """Send this process's logs to the stream (standard error): as JSON lines, or for the eye where it is a terminal.
+
+    `quiet` keeps our own to warnings and errors, and leaves the application's as they are.
+    """
     out = stream if stream is not None else sys.stderr
     if form == "auto":
         form = "console" if out.isatty() else "json"
@@ -61,6 +70,7 @@ def configure(
         root.removeHandler(former)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    logging.getLogger(OURS).setLevel(max(logging.WARNING, root.level) if quiet else logging.NOTSET)
     for name in QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     logging.captureWarnings(True)

@@ -91,7 +91,7 @@ def summary(status: ClusterStatus) -> dict[str, object]:
         "cluster": f"{status.cluster}, view {status.view_version} as {status.asked} has it",
         "silos answered": f"{status.answered} of {len(status.silos)}",
         "activations": status.activations,
-        "spread": status.spread,
+        "spread": None if status.spread is None else f"{status.spread} (1 is even)",
     }
     silos = [
         {
@@ -102,7 +102,7 @@ def summary(status: ClusterStatus) -> dict[str, object]:
             "moves out/in": f"{silo.moves_out}/{silo.moves_in}" if silo.answered else "no answer",
             "lag ms": None if silo.loop_lag_s is None else round(silo.loop_lag_s * 1000, 1),
             "version": silo.app_version or None,
-            "address": str(silo.address),
+            "address": silo.address.endpoint,
         }
         for silo in status.silos
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,22 +19,25 @@ from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, View
 from silo.directory.registrar import Registrar
 from silo.gateway import Gateway
 from silo.kinds import KindRegistry
+from silo.leaving import move_everything, say_last_words
 from silo.loads import Loads
 from silo.logs import get_logger
-from silo.management_values import MemberReport, SiloReport, spread_of
+from silo.management_values import SiloReport
 from silo.messaging.greeting import Credentials, Identity, RefusalCode
 from silo.messaging.link import Link
 from silo.messaging.links import Links
 from silo.messaging.permissions import Role
-from silo.messaging.transport import Listener
+from silo.messaging.transport import Connection, Listener
 from silo.migration.lifecycle import DeactivationReason
-from silo.migration.outcome import MigrationOutcome, MoveReason, MoveStatus
+from silo.migration.outcome import MigrationOutcome
 from silo.moving.moves import Moves
 from silo.moving.parts import MIGRATE, MOVE_ANSWER_S, MoveLimits, MoveOrder, MoveParts
 from silo.placement.decision import Placement
 from silo.reference import Reference, grain_id, reference_binder
+from silo.reporting import Reporter
 from silo.routing.book import CallBook
-from silo.routing.router import Router, RoutingLimits
+from silo.routing.limits import RoutingLimits
+from silo.routing.router import Router
 from silo.serialization.registry import TypeRegistry
 from silo.serialization.serializer import Serializer
 from silo.settings import SiloSettings, split_endpoint
@@ -60,10 +62,6 @@ MEET_TIMEOUT_S = 0.5
 """How long a silo waits, before it serves, for a member to greet it."""
 STRANGERS = (RefusalCode.TOKEN, RefusalCode.CLUSTER, RefusalCode.PROTOCOL)
 """Refusals that no other member would take back."""
-FRESH_VIEW_TIMEOUT_S = 1.0
-"""How long a report waits for a reading of the members before it goes by the last one."""
-SETTLE_S = 5.0
-"""How long a leaving silo waits for its peers to confirm that they send it nothing more."""
 
 
 class Runtime:
@@ -129,7 +127,7 @@ class Runtime:
             if self._management is not None:
                 await self._management.announce(serving=True)
             self._tasks.spawn(self._keep_up(), "keep up with the view")
-            self._tasks.spawn(self._report_load(), "report load")
+            self._tasks.spawn(self.reporter.run(), "report load")
             self._tasks.spawn(self.sweeper.run(), "sweep")
             undo.pop_all()
         log.info("silo.ready", silo=str(self.me), name=self.name, kinds=",".join(self.kinds.names))
@@ -230,6 +228,8 @@ class Runtime:
                     moving.offer_timeout_s,
                     moving.payload_bytes_max,
                     moving.moves_in_flight_max,
+                    moving.arrivals_in_flight_max,
+                    moving.notice_timeout_s,
                 ),
                 surroundings.stopwatch,
                 self._telemetry,
@@ -239,6 +239,8 @@ class Runtime:
         self.book = CallBook(
             self.codec,
             calls_max=queues.silo_queue_calls_max,
+            bytes_max=queues.silo_queue_bytes_max,
+            limit_names=("silo_queue_calls_max", "silo_queue_bytes_max"),
             lane_calls_max=queues.queue_calls_max,
             large_bytes=settings.link.chunk_bytes,
         )
@@ -256,7 +258,11 @@ class Runtime:
                 settings.calls.hops_max,
                 settings.calls.retries_max,
                 resolving_calls_max=queues.queue_calls_max,
+                resolving_bytes_max=queues.queue_bytes_max,
                 arrived_calls_max=queues.silo_queue_calls_max,
+                arrived_bytes_max=queues.silo_queue_bytes_max,
+                retry_pause_first_s=settings.calls.retry_pause_first_s,
+                retry_pause_last_s=settings.calls.retry_pause_last_s,
             ),
             book=self.book,
             rng=rng,
@@ -280,8 +286,10 @@ class Runtime:
                 right,
                 ActivationLimits(
                     queues.queue_calls_max,
+                    queues.queue_bytes_max,
                     settings.activation.activation_timeout_s,
                     settings.activation.deactivation_timeout_s,
+                    settings.activation.activate_tries_max,
                 ),
                 self.name,
                 self.router.route_all,
@@ -294,6 +302,18 @@ class Runtime:
         )
         self.placement.attach(self.loads)
         self.sweeper = Sweeper(self.me, self.directory, self.registrar, self.membership)
+        self.reporter = Reporter(
+            self.me,
+            settings.cluster,
+            membership=self.membership,
+            loads=self.loads,
+            links=self.links,
+            catalog=self.catalog,
+            moves=self.moves,
+            book=self.book,
+            router=self.router,
+            telemetry=self._telemetry,
+        )
 
     def _why_ineligible(self, row: SiloRow) -> str | None:
         """R-120: a silo whose renewals are late receives nothing, long before anybody calls it dead."""
@@ -307,9 +327,9 @@ class Runtime:
     def _bind_reference(self, grain: GrainId) -> object:
         return self._bind(grain)
 
-    async def _accept(self, connection: object) -> None:
+    async def _accept(self, connection: Connection) -> None:
         links = await asyncio.shield(self._accepting)
-        await links.accept(connection)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - typed by the transport
+        await links.accept(connection)
 
     # ----------------------------------------------------------------------------------------------------------- events
 
@@ -386,17 +406,6 @@ class Runtime:
             except (MembershipUnavailable, SiloFenced) as error:
                 log.debug("membership.refresh_failed", why=str(error))
 
-    async def _report_load(self) -> None:
-        """Tell the other silos of this one's load, once per period."""
-        while True:
-            await self.loads.next_period()
-            report = self.loads.own_report()
-            if self._telemetry is not None:
-                self._sample(self._telemetry)
-            for link in self.links.all():
-                if link.peer.role is Role.SILO and link.attached:
-                    link.send(report)
-
     # ------------------------------------------------------------------------------------------------------- management
 
     def _add_management(self, server: grpc.aio.Server) -> None:
@@ -411,49 +420,8 @@ class Runtime:
         return silo in (self.name, self.me.endpoint, str(self.me))
 
     async def report(self) -> SiloReport:
-        """What this silo says of itself and of the cluster; of the members as they are now, where that can be read."""
-        with contextlib.suppress(MembershipUnavailable, TimeoutError):
-            async with asyncio.timeout(FRESH_VIEW_TIMEOUT_S):
-                await self.membership.refresh()
-        view = self.membership.view
-        kinds = Counter(activation.id.kind for activation in self.catalog)
-        members = tuple(self._member(row) for row in view.living())
-        return SiloReport(
-            self.settings.cluster,
-            view.version,
-            self.me,
-            dict(sorted(kinds.items())),
-            len(self.book) + self.router.arrived_count,
-            self.moves.leaving_count,
-            self.moves.arriving_count,
-            members,
-        )
-
-    def _member(self, row: SiloRow) -> MemberReport:
-        load, info = self.loads.report_of(row.silo), row.info
-        return MemberReport(
-            info.name,
-            row.silo,
-            row.status.name.lower(),
-            load.activations if load is not None else None,
-            round(load.lag_s, 4) if load is not None else None,
-            info.app_version,
-            info.kinds,
-            info.meta,
-            info.gateway,
-        )
-
-    def _sample(self, telemetry: Telemetry) -> None:
-        view = self.membership.view
-        loads = (self.loads.report_of(row.silo) for row in view.active())
-        telemetry.sampled(
-            lag_s=self.loads.lag_s,
-            members=Counter(row.status for row in view.table.rows),
-            spread=spread_of(load.activations for load in loads if load is not None),
-            calls_open=len(self.book),
-            moves_out=self.moves.leaving_count,
-            moves_in=self.moves.arriving_count,
-        )
+        """What this silo says of itself and of the cluster."""
+        return await self.reporter.report()
 
     # ------------------------------------------------------------------------------------------------------------ moves
 
@@ -478,44 +446,18 @@ class Runtime:
                 await self._stop_serving()
                 await self.membership.advance(SiloStatus.LEAVING)
                 self.gateway.go_away()
-                await self._move_everything()
-                await self._say_last_words()
+                await move_everything(self.catalog, self.moves)
+                await say_last_words(self.links, self.book)
         except TimeoutError:
             log.warning("silo.drain_unfinished", activations=len(self.catalog), calls=len(self.book))
-            self.book.fail_all(Closed(f"{self.name} had to stop before the call was answered"))
         except SiloError as error:
             log.warning("silo.drain_failed", why=str(error))
+        self.book.fail_all(Closed(f"{self.name} had to stop before the call was answered"))
         await self._close(goodbye=True)
 
     async def _stop_serving(self) -> None:
         if self._management is not None:
             await self._management.announce(serving=False)
-
-    async def _move_everything(self) -> None:
-        """Move what can be moved, deactivate the rest; what arrives or activates meanwhile as well."""
-        while activations := list(self.catalog):
-            outcomes = await asyncio.gather(
-                *(self.moves.begin(activation, None, MoveReason.SILO_STOPPING) for activation in activations)
-            )
-            for activation, outcome in zip(activations, outcomes, strict=True):
-                if outcome.status not in (MoveStatus.MOVED, MoveStatus.NOT_ACTIVE):
-                    log.info("drain.deactivated", grain=str(activation.id), why=outcome.why)
-                    await self.catalog.deactivate(activation, DeactivationReason.SHUTTING_DOWN)
-            if all(self.catalog.get(each.id) is each for each in activations):
-                await self.catalog.next_removal()  # they are on their way already
-
-    async def _say_last_words(self) -> None:
-        """Have every peer confirm that it sends nothing more, then finish what is here."""
-        for link in self.links.all():
-            if link.peer.role is Role.SILO:
-                link.send(GoAway())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S):
-                await asyncio.gather(*(link.drained() for link in self.links.all() if link.attached))
-        await self.book.emptied()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S):
-                await asyncio.gather(*(link.drained() for link in self.links.all() if link.attached))
 
     async def _goodbye(self) -> None:
         try:

@@ -154,6 +154,10 @@ class CallSettings(_Checked):
     """How often one call may be forwarded."""
     retries_max: Annotated[int, Ge(0)] = 8
     """How often the runtime sends a call again that is known not to have run."""
+    retry_pause_first_s: Seconds = 0.05
+    """The pause before a grain that cannot be found or placed now is tried again; doubled each time."""
+    retry_pause_last_s: Seconds = 1.0
+    """The longest such pause."""
 
 
 class ActivationSettings(_Checked):
@@ -163,6 +167,8 @@ class ActivationSettings(_Checked):
     """The time for a grain's constructor, `on_rehydrate` and `on_activate`."""
     deactivation_timeout_s: Seconds = 30.0
     """The time for a grain's `on_deactivate`."""
+    activate_tries_max: Count = 2
+    """How often `on_activate` is tried after a move that is committed; then the grain goes back where it came from."""
     collect_after_s: Seconds = 900.0
     """An activation that served no call for this long is deactivated."""
     collect_every_s: Seconds = 30.0
@@ -175,11 +181,12 @@ class QueueSettings(_Checked):
     queue_calls_max: Count = 1_000
     """Calls that wait for one grain."""
     queue_bytes_max: Bytes = 64 * MIB
-    """Bytes of the calls that wait for one grain."""
+    """Bytes of the calls that wait for one grain. A call by itself may be larger."""
     silo_queue_calls_max: Count = 100_000
-    """Calls that wait on one silo."""
+    """Calls that wait or run on one silo: so many that came from other silos, and so many that were made here or by
+    its clients."""
     silo_queue_bytes_max: Bytes = 512 * MIB
-    """Bytes of the calls that wait on one silo."""
+    """Bytes of the calls that wait or run on one silo, counted likewise. A call by itself may be larger."""
 
 
 def _link(limits: LinkLimits) -> LinkLimits:
@@ -205,7 +212,11 @@ class MigrationSettings(_Checked):
     payload_bytes_max: Bytes = 16 * MIB
     """The largest dehydrated state of one grain; a larger one is refused before the grain stops."""
     moves_in_flight_max: Count = 100
-    """Grains that one silo moves at a time."""
+    """Grains that one silo moves away at a time."""
+    arrivals_in_flight_max: Count = 1_000
+    """Grains that may be arriving at one silo at a time; one more is refused, and stays where it is."""
+    notice_timeout_s: Seconds = 10.0
+    """How long a grain's `on_migrating` may take; then the move goes on without it."""
     ask_timeout_s: Seconds = 2.0
     """How long a target may take to say whether it can accept a grain."""
     offer_timeout_s: Seconds = 10.0

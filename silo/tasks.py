@@ -51,12 +51,6 @@ class Tasks:
         me = asyncio.current_task()
         await cancelled(task for task in self._running if task is not me)
 
-    async def settled(self) -> None:
-        """Wait until nothing runs any more."""
-        me = asyncio.current_task()
-        while running := [task for task in self._running if task is not me]:
-            await asyncio.wait(running)
-
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -12,6 +12,9 @@ from rich.table import Table
 
 from silo.directory.addresses import GrainId, SiloAddress
 
+TABLE_WIDTH_MAX = 10_000
+"""In characters; beyond it, cells are cut."""
+
 out = Console(highlight=False, soft_wrap=True)
 err = Console(highlight=False, soft_wrap=True, stderr=True)
 
@@ -59,10 +62,13 @@ def show(value: object) -> None:
 
 def show_rows(rows: Sequence[Mapping[str, object]]) -> None:
     """A table whose columns are the names in the first row."""
-    table = Table(*rows[0], box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name, no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in rows[0]))
-    out.print(table)
+    # As wide as it is: a terminal wraps what is wider, while half an address is of no use to anybody.
+    Console(highlight=False, width=TABLE_WIDTH_MAX).print(table)
 
 
 def _rows(value: object) -> Sequence[Mapping[str, object]]:
@@ -74,4 +80,4 @@ def _rows(value: object) -> Sequence[Mapping[str, object]]:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value) or "-"

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import enum
 from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -29,6 +30,7 @@ from silo.directory.errors import (
 from silo.directory.membership import TurnRight
 from silo.grain_context import current_activation
 from silo.kinds import GrainKind
+from silo.logs import get_logger
 from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import Participant, ParticipantSet
 from silo.routing.call import Answer, Call, ValueCodec
@@ -37,11 +39,12 @@ from silo.wire.frames import Flag, Outcome
 if TYPE_CHECKING:
     from silo.telemetry import Telemetry
 
-from silo.logs import get_logger
-
 log = get_logger(__name__)
 
 G = TypeVar("G")
+THE_PROCESS_ENDS = (KeyboardInterrupt, GeneratorExit)
+"""What grain code may raise, or have raised in it, that is not an answer to anybody: the process, or its loop, ends."""
+THE_PROCESS_ENDS_OR_A_TASK = (*THE_PROCESS_ENDS, asyncio.CancelledError)
 
 
 class State(enum.Enum):
@@ -63,10 +66,10 @@ class ActivationLimits:
     """The bounds of each activation here; see the settings of the same names."""
 
     queue_calls_max: int = 1000
+    queue_bytes_max: int = 64 * 1024 * 1024
     activation_timeout_s: float = 30.0
     deactivation_timeout_s: float = 30.0
     activate_tries_max: int = 2
-    """How often `on_activate` is tried after a committed move before the grain goes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,11 @@ class Activation:
         self.entry: Entry | None = None
         self.instance: Any = None
         self.state = State.REGISTERING
-        self.turns: TurnQueue[Call] = TurnQueue(kind.reentrant, kind.queue_calls_max or premises.limits.queue_calls_max)
+        self.turns: TurnQueue[Call] = TurnQueue(
+            kind.reentrant,
+            kind.queue_calls_max or premises.limits.queue_calls_max,
+            kind.queue_bytes_max or premises.limits.queue_bytes_max,
+        )
         self.last_used = self.started_at = asyncio.get_running_loop().time()
         self.participants: ParticipantSet | None = None
         self.move: Any = None
@@ -153,13 +160,17 @@ class Activation:
                 call.queued_at = asyncio.get_running_loop().time()
             case Admission.CYCLE:
                 call.on_answer(call, Answer.failed(cycle(call)))
-                return
             case Admission.FULL:
                 what = f"{self.id} has {self.turns.waiting_count} calls waiting, as many as it may"
-                if self._premises.telemetry is not None:
-                    self._premises.telemetry.rejected("queue_calls_max")
-                call.on_answer(call, Answer.failed(Overloaded(what, "queue_calls_max")))
-                return
+                self._refuse(call, what, "queue_calls_max")
+            case Admission.FULL_BYTES:
+                what = f"{self.id} has calls of {self.turns.waiting_bytes} bytes waiting; {call.size} more are too many"
+                self._refuse(call, what, "queue_bytes_max")
+
+    def _refuse(self, call: Call, what: str, limit: str) -> None:
+        if self._premises.telemetry is not None:
+            self._premises.telemetry.rejected(limit)
+        call.on_answer(call, Answer.failed(Overloaded(what, limit)))
 
     def cancel(self, call: Call) -> bool:
         """The caller no longer waits. True if the call had not started, and now never will."""
@@ -247,6 +258,10 @@ class Activation:
             return Answer(Outcome.APPLICATION_ERROR, error=error, entry=self.newer_entry(call))
         except Exception as error:
             return Answer(Outcome.APPLICATION_ERROR, error=seen_from_outside(error), entry=self.newer_entry(call))
+        except THE_PROCESS_ENDS:
+            raise
+        except BaseException as error:  # SystemExit of a library, say: the end of the turn, and not of the silo
+            return Answer(Outcome.APPLICATION_ERROR, error=error, entry=self.newer_entry(call))
         if call.is_from_here:
             try:
                 value = premises.codec.isolate(value)
@@ -354,8 +369,9 @@ class Activation:
 
         async def run() -> None:
             self._enter(None, loop.time() + timeout_s)
-            async with asyncio.timeout(timeout_s):
-                await hook()
+            with self._failing_as_error(THE_PROCESS_ENDS_OR_A_TASK):
+                async with asyncio.timeout(timeout_s):
+                    await hook()
 
         task = loop.create_task(run(), name=f"hook of {self.id}", context=self._premises.base_context.copy())
         try:
@@ -373,9 +389,22 @@ class Activation:
 
         def run() -> Any:
             self._enter(None, None)
-            return hook()
+            with self._failing_as_error(THE_PROCESS_ENDS):
+                return hook()
 
         return context.run(run)
+
+    @contextmanager
+    def _failing_as_error(self, passed: tuple[type[BaseException], ...]) -> Generator[None]:
+        """What a hook raises beside Exceptions is its failure all the same: who waits for the hook shall hear of it."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException as error:
+            if isinstance(error, passed):
+                raise
+            raise SiloError(f"a lifecycle hook of {self.id} ended with {type(error).__name__}: {error}") from error
 
     def _enter(self, call: Call | None, deadline: float | None) -> None:
         """From here on, in this context, code acts for this activation."""

@@ -127,6 +127,8 @@ class Catalog:
             on_given_back: told of an entry that names this activation again, should one be found.
         """
         self._frozen[activation.activation_id] = (entry.epoch, on_given_back)
+        for call in activation.turns.waiting:  # they had come to their grain: moves in a row use up no call's hops
+            call.hops = min(call.hops, 1)
         return self.reroute_all(activation, entry)
 
     def is_given_back(self, entry: Entry) -> bool:

@@ -20,6 +20,9 @@ class Admission(enum.Enum):
     CYCLE = "cycle"
     """It waits for its own chain: a turn that runs here waits for it, and the grain does not allow re-entrance."""
     FULL = "full"
+    """As many calls wait as may."""
+    FULL_BYTES = "full of bytes"
+    """The calls that wait are as large as they may be."""
 
 
 class Turn(Protocol):
@@ -27,6 +30,11 @@ class Turn(Protocol):
 
     @property
     def id(self) -> int: ...
+
+    @property
+    def size(self) -> int:
+        """Its bytes, always the same number."""
+        ...
 
     @property
     def path(self) -> tuple[tuple[str, int], ...]:
@@ -52,11 +60,21 @@ class TurnQueue(Generic[T]):
     start, so that a drain cannot be kept from its end by new calls, nor deadlock with the calls that it waits for.
     """
 
-    __slots__ = ("_holding", "_running", "_waiting", "reentrant", "waiting_max")
+    __slots__ = (
+        "_holding",
+        "_running",
+        "_waiting",
+        "reentrant",
+        "waiting_bytes",
+        "waiting_bytes_max",
+        "waiting_max",
+    )
 
-    def __init__(self, reentrant: Reentrancy, waiting_max: int) -> None:
+    def __init__(self, reentrant: Reentrancy, waiting_max: int, waiting_bytes_max: int) -> None:
         self.reentrant = reentrant
         self.waiting_max = waiting_max
+        self.waiting_bytes_max = waiting_bytes_max
+        self.waiting_bytes = 0
         self._running: dict[int, T] = {}
         self._waiting: deque[T] | None = None  # made when first needed: an idle activation stays small
         self._holding = True
@@ -90,7 +108,7 @@ class TurnQueue(Generic[T]):
         """Take a call in. START: it counts as running now; WAIT: it stands in the queue; else it is not here at all.
 
         Args:
-            forced: it was admitted elsewhere already, so the bound does not refuse it.
+            forced: it was admitted elsewhere already, so the bounds do not refuse it.
         """
         if turn.path and any(call in self._running for _, call in turn.path):
             if not self.reentrant and not self._fits(turn):
@@ -105,9 +123,13 @@ class TurnQueue(Generic[T]):
             return Admission.START
         if self._waiting is None:
             self._waiting = deque()
-        if len(self._waiting) >= self.waiting_max and not forced:
-            return Admission.FULL
+        if not forced:
+            if len(self._waiting) >= self.waiting_max:
+                return Admission.FULL
+            if self._waiting and self.waiting_bytes + turn.size > self.waiting_bytes_max:
+                return Admission.FULL_BYTES  # one by itself may be larger: it could never wait otherwise
         self._waiting.append(turn)
+        self.waiting_bytes += turn.size
         return Admission.WAIT
 
     def end(self, turn: T) -> Iterator[T] | tuple[T, ...]:
@@ -123,6 +145,7 @@ class TurnQueue(Generic[T]):
             self._waiting.remove(turn)
         except ValueError:
             return False
+        self.waiting_bytes -= turn.size
         return True
 
     def hold(self) -> None:
@@ -138,12 +161,14 @@ class TurnQueue(Generic[T]):
         """Hand over the whole queue, in order, to go on elsewhere."""
         waiting = list(self._waiting or ())
         self._waiting = None
+        self.waiting_bytes = 0
         return waiting
 
     def startable(self) -> Iterator[T]:
         """Those at the head of the queue that may start now, one after the other."""
         while self._waiting and not self._holding and self._fits(self._waiting[0]):
             turn = self._waiting.popleft()
+            self.waiting_bytes -= turn.size
             self._running[turn.id] = turn
             yield turn
 

@@ -17,7 +17,7 @@ from silo.messaging.grpc_environment import EXPERIMENTS
 import grpc
 import grpc.aio
 
-from silo.directory.errors import EndpointInUse
+from silo.directory.errors import EndpointInUse, EndpointUnusable
 from silo.messaging.limits import MIB
 from silo.messaging.transport import Connection, ConnectionLost
 from silo.wire.v1.link_pb2 import Packet
@@ -212,7 +212,7 @@ class GrpcListener:
         services: Sequence[Callable[[grpc.aio.Server], None]],
         credentials: grpc.ServerCredentials | None,
     ) -> None:
-        """Bind and serve. Raises EndpointInUse, or OSError where the endpoint cannot be bound for another reason."""
+        """Bind and serve. Raises EndpointInUse, or EndpointUnusable where it cannot be bound for another reason."""
         link = _grpc.stream_stream_rpc_method_handler(
             self._connect, request_deserializer=Packet.FromString, response_serializer=Packet.SerializeToString
         )
@@ -272,7 +272,7 @@ class GrpcListener:
         await asyncio.gather(stopping, *tasks, return_exceptions=True)
 
 
-def _bind_error(endpoint: str, error: RuntimeError) -> OSError:
+def _bind_error(endpoint: str, error: RuntimeError) -> EndpointUnusable:
     """What the operating system says when it is asked directly: the gRPC core does not pass it on."""
     host, _, port = endpoint.rpartition(":")
     try:
@@ -284,8 +284,8 @@ def _bind_error(endpoint: str, error: RuntimeError) -> OSError:
     except OSError as found:
         if found.errno == errno.EADDRINUSE:
             return EndpointInUse(found.errno, f"another process listens at {endpoint}: choose another port, or stop it")
-        return OSError(found.errno, f"cannot listen at {endpoint}: {found.strerror}")
-    return OSError(errno.EINVAL, f"cannot listen at {endpoint}: {error}")
+        return EndpointUnusable(found.errno, f"cannot listen at {endpoint}: {found.strerror}")
+    return EndpointUnusable(errno.EINVAL, f"cannot listen at {endpoint}: {error}")
 
 
 class GrpcTransport:

@@ -50,7 +50,6 @@ class Link:
         endpoint: where to dial it; empty if only it can dial.
         peer_view: the newest view version that the peer has named.
         connections: how many connections have carried the link.
-        frames_sent, frames_received: since it began.
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class Link:
         self.session = session
         self.peer_view = 0
         self.connections = 0
-        self.frames_received = 0
         self.opened = b""
         self._handler = handler
         self._limits = limits
@@ -98,16 +96,6 @@ class Link:
     def ending(self) -> Ending | None:
         """Why the link is over, with the code that either side gave; None while it is not."""
         return self._ending
-
-    @property
-    def frames_sent(self) -> int:
-        """Frames written so far, pieces of large ones included."""
-        return self.session.last
-
-    @property
-    def chunk_bytes(self) -> int:
-        """A frame with a larger payload travels in pieces, and smaller ones sent later overtake it."""
-        return self._limits.chunk_bytes
 
     def send(
         self,
@@ -231,7 +219,6 @@ class Link:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _on_frame(self, frame: Frame) -> None:
-        self.frames_received += 1
         self._handler.on_frame(self, frame)
 
     def _on_batch(self, view: int) -> None:

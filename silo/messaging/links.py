@@ -149,7 +149,9 @@ class Links:
             async with asyncio.timeout(self._limits.greeting_timeout_s):
                 agreed = await self._greet(connection)
         except (Refused, ConnectionLost, TimeoutError) as error:
-            _log.info("greeting from %s failed: %s", connection.remote, str(error) or "it took too long")
+            # Silos that start together dial each other at once, and one of the two hangs up: nobody need hear of that.
+            level = logging.DEBUG if isinstance(error, ConnectionLost) else logging.INFO
+            _log.log(level, "greeting from %s failed: %s", connection.remote, str(error) or "it took too long")
             await connection.close()
             return
         except BaseException:

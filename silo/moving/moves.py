@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,9 +24,6 @@ from silo.moving.target import TargetMove
 from silo.routing.call import Answer, Call
 from silo.tasks import Tasks
 from silo.wire.frames import Ask, AskAnswer, Frame, Offer, OfferAnswer, Opened, Outcome, Withdraw
-
-if TYPE_CHECKING:
-    pass
 
 
 class Moves:
@@ -170,7 +166,12 @@ class Moves:
         if activation is None:
             answer_outcome(
                 call,
-                MigrationOutcome(call.grain, MoveStatus.NOT_ACTIVE, reason=order.reason, why="it has no activation"),
+                MigrationOutcome(
+                    call.grain,
+                    MoveStatus.NOT_ACTIVE,
+                    reason=order.reason,
+                    why="it has no activation, so nothing has to move",
+                ),
             )
             return
         turns = {grain for grain, _ in call.path}

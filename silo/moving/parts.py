@@ -47,7 +47,6 @@ class MoveLimits:
     moves_in_flight_max: int = 100
     arrivals_in_flight_max: int = 1000
     notice_timeout_s: float = 10.0
-    """How long `on_migrating` may take before the move goes on without it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,10 @@ class CallBook:
 
     Args:
         calls_max: how many may be open at once; more are refused as Overloaded.
+        bytes_max: how large they may be together, likewise.
         lane_calls_max: how many calls of one caller to one grain may be held back to keep their order.
         large_bytes: payloads from this size on are written in pieces, so that their lane waits for the last one.
+        limit_names: what Overloaded calls the two bounds.
         answer_grace_s: how long past its deadline a call that is out waits for the peer's own verdict on it, which
             knows more.
     """
@@ -32,17 +34,22 @@ class CallBook:
         codec: ValueCodec,
         *,
         calls_max: int,
+        bytes_max: int,
         lane_calls_max: int,
         large_bytes: int,
+        limit_names: tuple[str, str] = ("calls_max", "calls_bytes_max"),
         answer_grace_s: float = 0.0,
     ) -> None:
         self.lanes: Lanes
         self.large_bytes = large_bytes
         self._codec = codec
         self._calls_max = calls_max
+        self._bytes_max = bytes_max
+        self._calls_limit, self._bytes_limit = limit_names
         self._lane_calls_max = lane_calls_max
         self._answer_grace_s = answer_grace_s
         self._open: dict[int, Call] = {}
+        self._open_bytes = 0
         self._deadlines = Deadlines(self._open, self._overdue)
         self._empty: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -77,11 +84,16 @@ class CallBook:
         """Take a call in and send it on its way.
 
         Raises:
-            Overloaded: too many are open.
+            Overloaded: too many are open, or too large ones.
         """
         if len(self._open) >= self._calls_max:
-            raise Overloaded(f"{len(self._open)} calls are open, as many as may be", "calls_max")
+            raise Overloaded(f"{len(self._open)} calls are open, as many as may be", self._calls_limit)
+        size = call.measure()
+        if self._open and self._open_bytes + size > self._bytes_max:
+            what = f"calls of {self._open_bytes} bytes are open; {size} more are too many"
+            raise Overloaded(what, self._bytes_limit)
         self._open[call.id] = call
+        self._open_bytes += size
         if call.deadline is not None:
             self._deadlines.watch(call.id, call.deadline, self._loop or self._find_loop())
         self._route(call)
@@ -102,6 +114,7 @@ class CallBook:
         """The end of a call: its `on_answer`."""
         if self._open.pop(call.id, None) is None:
             return
+        self._open_bytes -= call.size
         call.answered = True
         if call.timer is not None:
             call.timer.cancel()
@@ -141,6 +154,7 @@ class CallBook:
             call.cancelled = True
             unknown = OutcomeUnknown(f"{call.grain}.{call.method}: {error}")
             call.on_answer(call, Answer.failed(error if has_not_started else unknown))
+        self._deadlines.settle()
 
     async def emptied(self) -> None:
         """Wait until no call is open."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from silo.directory.addresses import Entry, GrainId, SiloAddress
-from silo.directory.errors import CallExpired, CallTimeout, NotExecuted, SiloError
+from silo.directory.errors import AnswerTooLarge, CallExpired, CallTimeout, NotExecuted, PayloadTooLarge, SiloError
 from silo.wire.frames import Flag, Outcome, Reply, Request
 
 if TYPE_CHECKING:
@@ -66,8 +67,9 @@ class Answer(msgspec.Struct, frozen=True):
         """Send the answer; one that is too large for the link becomes the error that says so."""
         try:
             link.send(self.as_reply(call_id, codec))
-        except SiloError as error:
-            link.send(Answer(Outcome.APPLICATION_ERROR, error=error, entry=self.entry).as_reply(call_id, codec))
+        except PayloadTooLarge as error:  # of a call that has run, which is not what the link's own error says
+            too_large = AnswerTooLarge(f"the call ran, and its answer cannot be sent: {error}", error.size, error.limit)
+            link.send(Answer.failed(too_large, self.entry).as_reply(call_id, codec))
 
     def as_reply(self, call_id: int, codec: ValueCodec) -> Reply:
         """The frame that carries this answer; a value that cannot be encoded becomes the error that says so."""
@@ -105,6 +107,8 @@ class Call(msgspec.Struct, eq=False):
     encoded: bytes | None = None
     """The arguments as a payload."""
     codec: int = 0
+    size: int = 0
+    """What bounds by bytes count it as, from when it is taken in until it is answered; see `measure`."""
     spec: MethodSpec | None = None
     path: tuple[tuple[str, int], ...] = ()
     flags: int = 0
@@ -114,7 +118,6 @@ class Call(msgspec.Struct, eq=False):
     """The caller's silo, where that is another one than this."""
     hint: str = ""
     """The name of the silo to place the grain on, should it have to be placed; advisory."""
-    expected: Entry | None = None
     sender_epoch: int = 0
     """The epoch of the entry that the sender went by."""
     sink: asyncio.Future[Any] | tuple[Link, int] | None = None
@@ -177,6 +180,15 @@ class Call(msgspec.Struct, eq=False):
             self.encoded, self.codec = codec.encode_call(self.args, self.kwargs or {})
             self.args = self.kwargs = None  # from here on the payload is the call's own copy
         return self.encoded
+
+    def measure(self) -> int:
+        """Reckon its size: the bytes of its payload, or of the outermost objects where there is none yet."""
+        if self.encoded is not None:
+            self.size = len(self.encoded)
+        else:
+            values = (*(self.args or ()), *(self.kwargs or {}).values())
+            self.size = sum(map(sys.getsizeof, values))
+        return self.size
 
     def isolate(self, codec: ValueCodec) -> None:
         """Part from the caller's objects, as a remote call would; raises SerializationError."""

@@ -38,6 +38,11 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._heap)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no timer runs, which would keep whoever owns the calls alive."""
+        return self._timer is None
+
     def watch(self, call_id: int, deadline: float, loop: asyncio.AbstractEventLoop) -> None:
         """Have it said when this call is overdue; it is among the open ones, or will be."""
         if len(self._heap) > 2 * len(self._open) + ENDED_SPARE:
@@ -46,6 +51,14 @@ class Deadlines:
         heapq.heappush(self._heap, (deadline, call_id))
         if self._timer is None or deadline < self._due:
             self._set(deadline, loop)
+
+    def settle(self) -> None:
+        """Drop the deadlines of calls that have ended, and the timer where none is left."""
+        self._heap = [each for each in self._heap if each[1] in self._open]
+        heapq.heapify(self._heap)
+        if not self._heap and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _set(self, when: float, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:

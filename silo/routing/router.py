@@ -5,31 +5,27 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
-
-import msgspec
 
 from silo.activation.activation import Activation
 from silo.activation.catalog import Catalog
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.errors import (
-    DirectoryUnavailable,
     GrainKindUnknown,
-    GrainUnplaceable,
-    MembershipUnavailable,
     NotExecuted,
-    Overloaded,
     SiloError,
     TooManyHops,
 )
 from silo.directory.membership import Membership, SiloStatus, View
 from silo.directory.registrar import Registrar
+from silo.logs import get_logger
 from silo.placement.decision import Placement
+from silo.routing.arrivals import Arrivals
 from silo.routing.book import CallBook
 from silo.routing.call import Answer, Call, ValueCodec
-from silo.tasks import Tasks
+from silo.routing.limits import RoutingLimits, retry_pause_s
+from silo.routing.resolution import Destination, Resolver
 from silo.wire.frames import OUTCOMES, Admitted, Cancel, Flag, Forwarded, Frame, Outcome, Reply, Request
 
 if TYPE_CHECKING:
@@ -37,38 +33,13 @@ if TYPE_CHECKING:
     from silo.messaging.links import Links
     from silo.telemetry import Telemetry
 
-from silo.logs import get_logger
-
 log = get_logger(__name__)
 
 HERE = "here"
+PLACING_SPARE = 256
+"""How many placings whose call has ended may stay noted, beyond twice as many as there are open calls."""
 TRIES_AT_ONCE = 2
 """How often a call that came back is sent again without a pause."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoutingLimits:
-    """The bounds of routing; see the settings of the same names."""
-
-    hops_max: int = 4
-    tries_max: int = 8
-    resolving_calls_max: int = 1000
-    arrived_calls_max: int = 100_000
-    resolve_pause_first_s: float = 0.05
-    resolve_pause_last_s: float = 1.0
-
-
-class Destination(msgspec.Struct, frozen=True):
-    """Where calls for one grain go now.
-
-    Args:
-        entry: the entry to go by, where there is one.
-        place_on: else the silo to activate the grain on, in place of `expected`.
-    """
-
-    entry: Entry | None = None
-    place_on: SiloAddress | None = None
-    expected: Entry | None = None
 
 
 class ControlHandler(Protocol):
@@ -102,42 +73,49 @@ class Router:
         self._codec = codec
         self._links = links
         self._catalog = catalog
-        self._registrar = registrar
         self._cache = cache
         self._membership = membership
-        self._placement = placement
         self._control = control
         self._limits = limits
         self._rng = rng
         self._telemetry = telemetry
-        self._resolving: dict[GrainId, list[Call]] = {}
         self._paused: dict[int, tuple[Call, asyncio.TimerHandle]] = {}
         """Calls that came back more than once, and when they are tried again."""
         self._dead: frozenset[SiloAddress] = frozenset()
         self._placing: dict[GrainId, tuple[Destination, int]] = {}
         """Where this silo has just sent a grain to be activated, and by which call, until that says more."""
-        self._arrived: dict[tuple[SiloAddress | None, int], Call] = {}
+        self._arrivals = Arrivals(limits.arrived_calls_max, limits.arrived_bytes_max)
         self._going: set[SiloAddress] = set()
-        self._view_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._tasks = Tasks("router")
+        self._resolver = Resolver(
+            me,
+            codec=codec,
+            catalog=catalog,
+            registrar=registrar,
+            membership=membership,
+            placement=placement,
+            limits=limits,
+            rng=rng,
+            is_going=self.is_going,
+            learn=cache.learn,
+            depart=self._depart,
+        )
         book.attach(self.route, self._recall)
 
     async def close(self) -> None:
-        await self._tasks.close()
+        await self._resolver.close()
 
     @property
     def arrived_count(self) -> int:
         """How many calls of others are here, queued or running."""
-        return len(self._arrived)
+        return len(self._arrivals)
 
     # -------------------------------------------------------------------------------------------------------- decisions
 
     def route(self, call: Call) -> None:
         """Send a call on its way, by what is known now."""
-        resolving = self._resolving.get(call.grain) if self._resolving else None
-        if resolving is not None:
-            self._wait_for_resolution(call, resolving)
+        if self._resolver.is_resolving(call.grain):
+            self._resolver.wait(call)
             return
         activation = self._catalog.get(call.grain)
         if activation is not None:
@@ -151,9 +129,17 @@ class Router:
         if placing is not None:
             self._send(call, placing)
             return
-        waiting = self._resolving[call.grain] = []
-        self._wait_for_resolution(call, waiting)
-        self._tasks.spawn(self._resolve(call.grain, waiting), f"resolve {call.grain}")
+        self._resolver.wait(call)
+
+    def _note_placing(self, call: Call, destination: Destination) -> None:
+        """Later calls made here follow this one. What is noted of calls that have ended goes now and then."""
+        if len(self._placing) > 2 * len(self.book) + PLACING_SPARE:
+            self._placing = {
+                grain: (there, first)
+                for grain, (there, first) in self._placing.items()
+                if self.book.get(first) is not None
+            }
+        self._placing[call.grain] = destination, call.id
 
     def _placing_of(self, call: Call) -> Destination | None:
         """Where a call made here, which is still out, is having the grain activated: a later one follows it there."""
@@ -253,128 +239,11 @@ class Router:
         call.hops += 1
         if call.hops > self._limits.hops_max:
             raise TooManyHops(f"{call.grain}: forwarded {self._limits.hops_max} times; its silo keeps changing")
-        self._arrived.pop((call.origin, call.id), None)
+        self._arrivals.remove(call.origin, call.id)
         if self._telemetry is not None:
             self._telemetry.forwarded()
         if call.origin is not None and call.origin != silo:
             self._tell(call.origin, Forwarded(call.id, silo, entry))
-
-    # ------------------------------------------------------------------------------------------------------- resolution
-
-    def _wait_for_resolution(self, call: Call, waiting: list[Call]) -> None:
-        if call.is_from_here and not call.is_control:
-            try:
-                call.payload(self._codec)
-            except SiloError as error:
-                call.on_answer(call, Answer.failed(error))
-                return
-        if len(waiting) >= self._limits.resolving_calls_max:
-            self._drop_overdue(waiting)
-        if len(waiting) >= self._limits.resolving_calls_max and call.hops == 0:
-            what = f"{len(waiting)} calls wait until {call.grain} is found or placed"
-            call.on_answer(call, Answer.failed(Overloaded(what, "queue_calls_max")))
-            return
-        waiting.append(call)
-
-    async def _resolve(self, grain: GrainId, waiting: list[Call]) -> None:
-        """Find out where the grain is or shall be, while anybody waits to know; then send the calls there, in order."""
-        attempt = 0
-        failure: SiloError | None = None
-        destination: Destination | None = None
-        gives_back = False
-        try:
-            while destination is None and failure is None and (open_calls := self._still_wanted(waiting)):
-                self._view_changed.clear()
-                try:
-                    destination = await self._find(grain, open_calls[0])
-                except (DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable) as obstacle:
-                    if self._is_leaving():  # what cannot be placed now must not wait here: others may place it later
-                        failure, gives_back = obstacle, True
-                        break
-                    for call in waiting:
-                        call.obstacle = obstacle
-                    attempt += 1
-                    await self._pause(self._pause_s(attempt))
-                except NotExecuted as error:
-                    failure = error
-        except Exception as error:
-            log.exception("router.resolve_failed", grain=str(grain))
-            failure = NotExecuted(f"{grain} could not be located: {type(error).__name__}: {error}")
-        finally:
-            del self._resolving[grain]
-        waiting.sort(key=lambda call: call.id)  # one that had been held back may have joined after one made later
-        for call in waiting:
-            if call.answered or call.cancelled:
-                continue
-            if gives_back and not call.is_from_here:
-                call.on_answer(call, Answer(Outcome.MOVED))
-            elif failure is not None or destination is None:
-                call.on_answer(call, Answer.failed(failure or NotExecuted("nobody waited any more")))
-            else:
-                self._depart(call, destination)
-
-    def _is_leaving(self) -> bool:
-        row = self._membership.view.row(self.me)
-        return row is not None and row.status is SiloStatus.LEAVING
-
-    @staticmethod
-    def _drop_overdue(waiting: list[Call]) -> None:
-        """Those whose deadline has passed take nobody's place. Calls of other silos have no timer here."""
-        now = asyncio.get_running_loop().time()
-        for call in waiting:
-            if call.origin is not None and not call.answered and call.deadline is not None and now >= call.deadline:
-                call.on_answer(call, Answer.failed(call.overdue()))
-        waiting[:] = [call for call in waiting if not call.answered]
-
-    @staticmethod
-    def _still_wanted(waiting: list[Call]) -> list[Call]:
-        """Those still waited for, ordinary calls first: they may activate the grain, control calls may not."""
-        now = asyncio.get_running_loop().time()
-        wanted = [call for call in waiting if not call.answered and (call.deadline is None or now < call.deadline)]
-        wanted.sort(key=lambda call: call.is_control)
-        return wanted
-
-    async def _pause(self, pause_s: float) -> None:
-        """Wait for the pause, or for a change of the view, whichever comes first."""
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._view_changed.wait()
-        except TimeoutError:
-            return
-
-    async def _find(self, grain: GrainId, call: Call) -> Destination:
-        """Ask the directory, and place the grain where it has no living silo.
-
-        Raises:
-            NotExecuted: nobody hosts such a grain.
-            DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable: not now; try again.
-        """
-        entry = await self._registrar.lookup(grain)
-        if self._catalog.get(grain) is not None:
-            return Destination(place_on=self.me)
-        if entry is None:
-            return self._placed(grain, call, None)
-        if self._catalog.is_given_back(entry):
-            raise GrainUnplaceable(f"{grain} is on its way back to {self.me}, where its move began")
-        if entry.silo != self.me:
-            view = self._membership.view
-            if not view.is_alive(entry.silo):
-                # read after the entry: a silo that this view does not know is dead and forgotten
-                view = await self._membership.refresh()
-            if view.is_alive(entry.silo):
-                if entry.silo in self._going:
-                    raise GrainUnplaceable(f"{entry.silo}, which serves {grain}, is leaving")
-                self._cache.learn(entry)
-                return Destination(entry)
-        return self._placed(grain, call, entry)
-
-    def _placed(self, grain: GrainId, call: Call, expected: Entry | None) -> Destination:
-        if call.is_control:
-            return Destination(expected=expected)  # nothing to control: it is not active
-        view = self._membership.view
-        hinted = view.named(call.hint) if call.hint else None
-        decision = self._placement.choose(grain, view, hint=hinted.silo if hinted is not None else None)
-        return Destination(place_on=decision.silo, expected=expected)
 
     def _depart(self, call: Call, destination: Destination) -> None:
         """Send one call to where its grain was found to be."""
@@ -394,7 +263,7 @@ class Router:
                 self.route(call)  # it joined while only control calls waited, for which nothing is placed
         else:
             if destination.entry is None and call.origin is None:
-                self._placing[call.grain] = destination, call.id
+                self._note_placing(call, destination)
             self._send(call, destination)
 
     # --------------------------------------------------------------------------------------------------------- arrivals
@@ -424,15 +293,17 @@ class Router:
                 return
             self._come_home(own, request)
             return
-        self._arrived[(request.reply_to, request.id)] = call
-        if len(self._arrived) > self._limits.arrived_calls_max and not call.flags & Flag.FORWARDED:
-            what = f"{self.me} has {len(self._arrived) - 1} calls of others waiting or running, as many as it may"
-            call.on_answer(call, Answer.failed(Overloaded(what, "silo_queue_calls_max")))
+        if self._arrivals.was_given_up(request.reply_to, request.id):
+            return  # its caller has gone: it was on its way by another silo when that was said
+        refusal = None if call.flags & Flag.FORWARDED else self._arrivals.refusal(call)
+        if refusal is not None:
+            call.on_answer(call, Answer.failed(refusal))
             return
+        self._arrivals.add(call)
         if (
             request.flags & Flag.PLACED
             and self._catalog.get(request.grain) is None
-            and request.grain not in self._resolving
+            and not self._resolver.is_resolving(request.grain)
         ):
             self._place_here(call, request.expected)
             return
@@ -453,7 +324,7 @@ class Router:
                 request.flags & Flag.PLACED
                 and kind is not None
                 and self._is_active
-                and call.grain not in self._resolving
+                and not self._resolver.is_resolving(call.grain)
             ):
                 activation = self._catalog.activate(call.grain, kind, request.expected, call.trace)
         if activation is None:
@@ -484,7 +355,7 @@ class Router:
 
     def _reply(self, call: Call, answer: Answer) -> None:
         """Send the answer of another silo's call straight to that silo."""
-        self._arrived.pop((call.origin, call.id), None)
+        self._arrivals.remove(call.origin, call.id)
         if call.answered:
             return
         call.answered = True
@@ -506,8 +377,10 @@ class Router:
             case Request():
                 self.on_request(frame)
             case Cancel(id=call_id, reply_to=origin):
-                call = self._arrived.pop((origin, call_id), None)
-                if call is not None:
+                call = self._arrivals.remove(origin, call_id)
+                if call is None:
+                    self._arrivals.give_up(origin, call_id)
+                else:
                     call.answered = True
                     self._withdraw_here(call)
             case Forwarded(id=call_id, to=silo, entry=entry):
@@ -555,18 +428,13 @@ class Router:
         if call.tries <= TRIES_AT_ONCE:
             self.book.lanes.again(call)
         else:  # whoever sends it back may know more than this silo does; that takes a moment to come round
-            pause_s = self._pause_s(call.tries - TRIES_AT_ONCE)
+            pause_s = retry_pause_s(call.tries - TRIES_AT_ONCE, self._limits, self._rng)
             self._paused[call.id] = call, asyncio.get_running_loop().call_later(pause_s, self._retry, call)
 
     def _retry(self, call: Call) -> None:
         self._paused.pop(call.id, None)
         if not call.answered:
             self.book.lanes.again(call)
-
-    def _pause_s(self, attempt: int) -> float:
-        limits = self._limits
-        doubled = limits.resolve_pause_first_s * 2.0 ** (attempt - 1)
-        return min(doubled, limits.resolve_pause_last_s) * (0.5 + self._rng.random())
 
     # ----------------------------------------------------------------------------------------------------------- losses
 
@@ -617,7 +485,7 @@ class Router:
 
     def on_view(self, view: View) -> None:
         self._going = {silo for silo in self._going if view.is_alive(silo)}
-        self._view_changed.set()
+        self._resolver.on_view()
         dead = frozenset(row.silo for row in view.table.rows if row.status is SiloStatus.DEAD)
         if dead - self._dead:  # what could not reach it need wait no longer
             for call, timer in sorted(self._paused.values(), key=lambda paused: paused[0].id):

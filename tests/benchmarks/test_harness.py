@@ -57,12 +57,12 @@ def test_figures_are_medians_and_ratios_are_taken_within_each_round() -> None:
 @pytest.mark.parametrize(
     ("bar", "slack", "passes"),
     [
-        (Bar("remote.1", "per_s", "least", 0.5), 1.0, True),
-        (Bar("remote.1", "per_s", "least", 0.6), 1.0, False),
-        (Bar("remote.1", "per_s", "least", 0.6), 2.0, True),
-        (Bar("remote.1", "p50_us", "most", 2.0), 1.0, True),
-        (Bar("remote.1", "p50_us", "most", 1.6), 1.0, False),
-        (Bar("remote.1", "p50_us", "most", 1.6), 2.0, True),
+        (Bar("remote.1", "per_s", "least", 0.5, beside="echo.1"), 1.0, True),
+        (Bar("remote.1", "per_s", "least", 0.6, beside="echo.1"), 1.0, False),
+        (Bar("remote.1", "per_s", "least", 0.6, beside="echo.1"), 2.0, True),
+        (Bar("remote.1", "p50_us", "most", 2.0, beside="echo.1"), 1.0, True),
+        (Bar("remote.1", "p50_us", "most", 1.6, beside="echo.1"), 1.0, False),
+        (Bar("remote.1", "p50_us", "most", 1.6, beside="echo.1"), 2.0, True),
     ],
 )
 def test_a_row_is_judged_against_the_one_beside_it(bar: Bar, slack: float, passes: bool) -> None:
@@ -75,7 +75,7 @@ def test_a_row_is_judged_against_the_one_beside_it(bar: Bar, slack: float, passe
 
 def test_a_row_that_could_not_be_measured_passes_no_bar_and_one_that_was_not_chosen_has_none() -> None:
     echo, remote = measured("echo.1", 1000.0), measured("remote.1", beside="echo.1")
-    bar = Bar("remote.1", "per_s", "least", 0.1)
+    bar = Bar("remote.1", "per_s", "least", 0.1, beside="echo.1")
     (judgement,) = judge([bar], {"echo.1": echo, "remote.1": remote}, 1.0)
     assert not judgement.passes
     assert judge([bar], {"echo.1": echo}, 1.0) == []

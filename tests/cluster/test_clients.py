@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from silo.directory.errors import Closed, NoGateway, NotExecuted, OutcomeUnknown
+from silo.client import Client
+from silo.directory.errors import Closed, InvalidSettings, NoGateway, NotExecuted, OutcomeUnknown
 from silo.reference import with_hint, with_timeout
 from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Ledger
@@ -108,3 +109,9 @@ async def test_clients_of_gateway_addresses_alone_learn_of_the_other_gateways(cl
     async with client:
         assert await client.grain(Ledger, "k").write("x") == 1
         await cluster.seen(lambda: len(client.endpoints) == 3)
+
+
+@pytest.mark.parametrize("gateway", ["somewhere", "host:port", ":7000", ""])
+def test_a_gateway_that_is_no_endpoint_is_refused_before_anybody_knocks(gateway: str) -> None:
+    with pytest.raises(InvalidSettings, match="of the form host:port"):
+        Client.connect(gateways=["127.0.0.1:7000", gateway])

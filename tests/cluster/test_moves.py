@@ -11,6 +11,7 @@ from silo.directory.addresses import Entry, GrainId
 from silo.grain import Grain, grain, soft_state
 from silo.host import Silo
 from silo.migrate import migrate
+from silo.migration.lifecycle import DeactivationReason
 from silo.migration.outcome import MoveReason, MoveStatus
 from silo.migration.participants import DehydrateContext, RehydrateContext
 from silo.reference import grain_id, with_hint
@@ -483,6 +484,32 @@ async def test_R465_a_batch_has_an_outcome_per_grain_and_one_bad_grain_fails_nob
     assert cluster.home(grains[100]) == "a"
 
 
+@grain(kind="moves.lingering")
+class Lingering(Grain):
+    """Takes its time to deactivate."""
+
+    async def here(self) -> None: ...
+
+    async def on_deactivate(self, reason: DeactivationReason) -> None:
+        say(f"on_deactivate {reason}")
+        await gate("deactivated")
+        say("deactivated")
+
+
+async def test_the_last_silo_lets_all_grains_deactivate_at_once_and_none_waits_for_another(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", kinds=(Lingering,))
+    client = await cluster.client()
+    for key in ("x", "y", "z"):
+        await client.grain(Lingering, key).here()
+    stopping = asyncio.create_task(cluster.stop("a"))
+    await stage.heard("on_deactivate shutting_down", times=3)  # while the first has not ended
+    stage.gate("deactivated").open()
+    await stopping
+    assert stage.lines.count("deactivated") == 3
+
+
 async def test_R470_a_silo_that_stops_migrates_its_grains_with_their_state(cluster: Cluster, stage: Stage) -> None:
     await cluster.start("a", "b", kinds=(Witness,))
     client = await cluster.client()
@@ -704,3 +731,21 @@ async def test_a_move_ordered_while_the_grain_is_being_activated_waits_for_that(
     assert (await moving).moved
     assert await called in ("a", "b")
     assert await rover.where() == "b"
+
+
+@pytest.mark.in_memory
+async def test_calls_that_wait_through_many_moves_in_a_row_are_all_answered_in_order(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start(*ABC, kinds=(Ledger,))
+    client = await cluster.client()
+    ledger = client.grain(Ledger, "k")
+    await active_at(cluster, ledger, "a")
+    calls = [asyncio.create_task(ledger.write_slowly(str(number), 0.1)) for number in range(30)]
+    moves = 0
+    for target in cycle(("b", "c", "a")):
+        if all(call.done() for call in calls):
+            break
+        moves += (await client.migrate(ledger, to=target)).moved
+    assert await asyncio.gather(*calls) == list(range(2, 32))
+    assert moves > 10  # far more than one call may be forwarded on its way to its grain

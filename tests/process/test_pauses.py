@@ -20,7 +20,7 @@ PAUSE_P99_S = 0.025
 """The bar. In the short form, beside other tests, a pause may also last as long as calls take there anyway."""
 MOVES_PER_S = 25.0
 TICK_S = 0.01
-"""The capacity is that of calls that go out together; so do those of the measurement, as many as are due in such a time."""
+"""The capacity is that of calls that go out together; so do those of the measurement, all that are due in this time."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class FaultyStand(MemoryStand):
         """The names of silos that cannot reach the directory."""
         self.without_table: set[str] = set()
         """Likewise, the membership table."""
+        self.with_broken_lease: set[str] = set()
+        """Likewise, those whose lease fails by a mistake of its own."""
 
     @property
     def network(self) -> MemoryNetwork:
@@ -53,6 +55,8 @@ class FaultyStand(MemoryStand):
         async def ask_table(_: TableRequest) -> None:
             if name in self.without_table:
                 raise MembershipUnavailable("the way to the membership table is cut")
+            if name in self.with_broken_lease:
+                raise RuntimeError("a mistake in the lease")
 
         return Surroundings(
             open_transport=lambda _: self._network.transport(name),

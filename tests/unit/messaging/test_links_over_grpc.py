@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from silo.directory.addresses import SiloAddress
-from silo.directory.errors import EndpointInUse, HandshakeRefused
+from silo.directory.errors import EndpointInUse, EndpointUnusable, HandshakeRefused
 from silo.messaging.greeting import Identity
 from silo.messaging.grpc_transport import GrpcTransport
 from silo.messaging.permissions import Role
@@ -94,7 +94,7 @@ async def test_a_second_silo_on_one_endpoint_is_refused_in_plain_words(cluster: 
 
 
 async def test_an_endpoint_that_cannot_be_bound_is_another_error() -> None:
-    with pytest.raises(OSError, match="cannot listen at") as caught:
+    with pytest.raises(EndpointUnusable, match=r"^cannot listen at") as caught:
         await GrpcTransport().listen("192.0.2.1:0", lambda connection: connection.close())
     assert not isinstance(caught.value, EndpointInUse)
 

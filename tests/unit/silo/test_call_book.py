@@ -36,6 +36,7 @@ class World:
     """A book whose calls go nowhere: what is routed and recalled is noted."""
 
     calls_max: int = 100
+    bytes_max: int = 1_000
     routed: list[Call] = field(default_factory=list[Call])
     recalled: list[Call] = field(default_factory=list[Call])
     target: str | None = "there"
@@ -44,7 +45,11 @@ class World:
 
     def __post_init__(self) -> None:
         self.book = CallBook(
-            Serializer(TypeRegistry()), calls_max=self.calls_max, lane_calls_max=10, large_bytes=1 << 20
+            Serializer(TypeRegistry()),
+            calls_max=self.calls_max,
+            bytes_max=self.bytes_max,
+            lane_calls_max=10,
+            large_bytes=1 << 20,
         )
         self.book.attach(self.route, self.recall)
         self._ids = iter(range(1, 1_000))

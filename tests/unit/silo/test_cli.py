@@ -40,7 +40,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["frob"], "No such command 'frob'"),
-        (["run"], "Missing argument 'MODULE...'"),
+        (["run"], "Missing argument 'MODULE'"),
         (["run", "app"], "no Redis is named: give --redis URL or set SILO_REDIS"),
         (["run", "app", "--redis", "redis://x", "--clutser", "y"], "No such option: --clutser"),
         (["run", "no_such_module", "--redis", "redis://x"], "there is no module 'no_such_module'"),
@@ -49,6 +49,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["run", "app", "--redis", "redis://x", "--meta", "zone"], "--meta takes name=value, not 'zone'"),
         (["run", "app", "--redis", "redis://x", "--set", "hops=3"], "hops: there is no such setting"),
         (["run", "app", "--redis", "redis://x", "--log-level", "loud"], "telemetry.log_level"),
+        (["dev", "json", "--once"], "`async def main(client)`, and json has none"),
         (["migrate", "lobby", "--to", "silo-2"], "'lobby' names no grain: write kind/key"),
         (["migrate", "room/lobby", "--to", "silo-2"], "which cluster? Give --redis URL"),
         (["status"], "which cluster? Give --redis URL"),
@@ -103,6 +104,29 @@ def test_a_token_for_clients_is_derived_and_cannot_derive_further(
     assert invoke(["token", "--role", "admin"]) == ExitCode.USAGE
 
 
+def test_without_arguments_there_is_help_and_no_empty_complaint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke([]) == ExitCode.USAGE
+    told = capsys.readouterr()
+    assert "Usage: silo" in told.out + told.err
+    assert "silo: \n" not in told.err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--version"]) == ExitCode.DONE
+    assert capsys.readouterr().out.startswith("silo ")
+
+
+def test_a_table_wider_than_the_terminal_is_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    name, address = "a-silo-with-a-long-name" * 5, "host-with-a-long-name.example.com:7000"
+    terminal.show_rows([{"name": name, "address": address}])
+    assert f"{name}  {address}" in capsys.readouterr().out
+
+
+def test_one_call_held_is_one_call() -> None:
+    outcome = MigrationOutcome(GrainId("room", "lobby"), MoveStatus.MOVED, held_calls=1)
+    assert str(outcome).endswith(" 1 call held")
+
+
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["--help"]) == 0
     told = capsys.readouterr().out
@@ -153,3 +177,11 @@ def test_a_status_is_shown_as_tables(capsys: pytest.CaptureFixture[str]) -> None
         silo-2-
         """
     )
+
+
+@pytest.mark.parametrize("flags", [("--redis", "redis://127.0.0.1:1"), ("--gateway", "127.0.0.1:1")], ids=" ".join)
+def test_a_command_that_reaches_no_cluster_says_what_was_in_the_way(
+    capsys: pytest.CaptureFixture[str], flags: tuple[str, str]
+) -> None:
+    assert invoke(["migrate", "room/lobby", *flags, "--timeout", "1"]) == ExitCode.TIMED_OUT
+    assert "127.0.0.1:1" in capsys.readouterr().err

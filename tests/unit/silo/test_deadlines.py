@@ -117,3 +117,24 @@ def test_it_is_said_in_nobodys_turn() -> None:
         return world.overdue
 
     assert len(run(main)) == 1
+
+
+def test_calls_that_have_all_ended_keep_no_timer() -> None:
+    async def main() -> tuple[int, list[tuple[int, float]]]:
+        world = World()
+        for number in range(3):
+            world.make(number, 30.0 + number)
+        world.end(0)
+        world.end(1)
+        world.deadlines.settle()
+        assert (len(world.deadlines), world.deadlines.is_idle) == (1, False)
+        world.end(2)
+        world.deadlines.settle()
+        assert world.deadlines.is_idle
+        world.make(4, 1.0)
+        await asyncio.sleep(2)
+        return len(world.deadlines), world.overdue
+
+    left, overdue = run(main)
+    assert left == 0
+    assert [number for number, _ in overdue] == [4]

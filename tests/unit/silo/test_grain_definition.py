@@ -116,6 +116,8 @@ def test_options_become_the_kinds_own_and_absent_ones_leave_it_to_the_silo() -> 
     assert (kind.migratable, kind.placement, kind.queue_calls_max, kind.drain_timeout_s) == (True, None, None, None)
     assert kind.on_participant_error == "abort"
     assert kind_of(declare({}, collect_after=math.inf)).collect_after_s == math.inf
+    assert kind.queue_bytes_max is None
+    assert kind_of(declare({}, queue_bytes_max=1_000)).queue_bytes_max == 1_000
 
 
 def test_the_kinds_name_defaults_to_the_class_name() -> None:

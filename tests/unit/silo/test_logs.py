@@ -53,6 +53,18 @@ def test_records_of_the_standard_library_and_of_structlog_come_out_alike() -> No
     assert (ready["event"], ready["port"], ready["logger"]) == ("app.ready", 1, "application")
 
 
+def test_where_the_screen_is_the_applications_ours_are_told_from_warning_on() -> None:
+    stream = io.StringIO()
+    configure("info", "json", stream, quiet=True)
+    get_logger("silo.membership").info("membership.member")
+    get_logger("silo.membership").warning("membership.namesake")
+    logging.getLogger("application").info("hello")
+    assert [line["event"] for line in _lines(stream)] == ["membership.namesake", "hello"]
+    configure("info", "json", stream)
+    get_logger("silo.runtime").info("silo.ready")
+    assert _lines(stream)[-1]["event"] == "silo.ready"
+
+
 def test_a_traceback_is_told_without_the_values_of_variables() -> None:
     stream = io.StringIO()
     configure("info", "json", stream)

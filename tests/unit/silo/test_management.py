@@ -19,11 +19,13 @@ from pydantic import SecretStr
 
 from silo import Client, Grain, NoGateway, NotExecuted, PermissionRefused, Silo, SiloSettings, grain
 from silo.directory.addresses import SiloAddress
+from silo.directory.membership import SiloStatus
 from silo.management_service import ManagementService
 from silo.management_values import MemberReport, SiloReport, merged, spread_of, summary
 from silo.management_wire import report_from_wire, report_to_wire
 from silo.messaging.greeting import Credentials
 from silo.messaging.permissions import Role
+from tests.support.waiting import until
 
 TOKEN = "the token of the cluster"
 Start = Callable[[str], Awaitable[Silo]]
@@ -131,7 +133,7 @@ async def test_a_silo_is_drained_by_name_and_its_grains_go_elsewhere(
 async def test_a_silo_that_drains_says_so_and_is_not_serving(start: Start, connect: Callable[..., Client]) -> None:
     one = await start("one")
     endpoint = one.endpoint
-    await start("two")
+    two = await start("two")
     async with connect() as client:
         rooms = (client.grain(Room, f"room-{number}") for number in range(100))
         room = next(room for room in [room async for room in on(rooms, "one")])
@@ -141,6 +143,7 @@ async def test_a_silo_that_drains_says_so_and_is_not_serving(start: Start, conne
         await client.management.drain(str(one.address))
         await client.management.drain("one")  # asked again, it goes on as it was
         assert await health_of(endpoint) == "NOT_SERVING"
+        await until(lambda: any(row.status is SiloStatus.LEAVING for row in two.view.living()))
         status = await client.management.status()
         assert {silo.name: silo.state for silo in status.silos} == {"one": "leaving", "two": "active"}
         Room.leave.set()

@@ -19,6 +19,7 @@ from silo.directory.errors import (
     GrainUnplaceable,
     NestedCallFailed,
     NotExecuted,
+    OutcomeUnknown,
     Overloaded,
     SiloUnavailable,
     TooManyHops,
@@ -28,8 +29,9 @@ from silo.grain import Grain, always_interleave, grain, one_way, read_only, soft
 from silo.migration.outcome import MoveStatus
 from silo.reference import grain_id, with_hint, with_timeout
 from silo.routing.call import Answer, Call
+from silo.routing.router import PLACING_SPARE
 from silo.settings import QueueSettings
-from silo.wire.frames import Outcome
+from silo.wire.frames import Cancel, Flag, Outcome, Request
 from tests.cluster.stage import gate, say, stage
 from tests.support.memory_cluster import Scene, told
 
@@ -393,6 +395,18 @@ async def test_an_entry_left_over_here_is_replaced(scene: Scene) -> None:
 
 
 @told
+async def test_a_call_that_was_cancelled_before_it_came_is_not_run_when_it_does(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "b")
+    a, b = scene.silo("a").address, scene.silo("b").runtime
+    payload, codec = b.codec.encode_call(("late",), {})
+    forwarded = Request(7, grain_id(desk), "do", payload, codec, 5.0, "somebody", flags=Flag.FORWARDED, reply_to=a)
+    b.router.on_frame(Cancel(7, grain_id(desk), a))  # it overtakes the call, which comes by way of a third silo
+    b.router.on_request(forwarded)
+    assert await desk.listed() == ["first"]
+
+
+@told
 async def test_a_call_of_a_kind_or_method_that_does_not_exist_fails_at_once(scene: Scene) -> None:
     silo, *_ = await scene.start("a", kinds=KINDS)
 
@@ -463,6 +477,80 @@ async def test_the_bound_of_a_queue_refuses_at_once(scene: Scene) -> None:
     assert caught.value.limit == "queue_calls_max"
     scene.stage.gate("go").open()
     await asyncio.gather(holding, *waiting)
+
+
+@pytest.mark.parametrize("home", ["a", "b"])
+def test_the_bytes_of_a_queue_are_bounded_too(home: str) -> None:
+    @told
+    async def story(scene: Scene) -> None:
+        await scene.start("a", "b", kinds=KINDS, queues=QueueSettings(queue_bytes_max=10_000))
+        desk = await at(scene, "k", home)
+        holding = asyncio.create_task(desk.wait("go"))
+        await scene.stage.heard("began go")
+        waiting = asyncio.create_task(desk.do("x" * 6_000))
+        await scene.cluster.queued(desk, 1)
+        with pytest.raises(Overloaded) as caught:
+            await desk.do("y" * 6_000)
+        assert caught.value.limit == "queue_bytes_max"
+        scene.stage.gate("go").open()
+        await asyncio.gather(holding, waiting)
+        await desk.do("z" * 60_000)
+
+    story()
+
+
+@told
+async def test_the_bytes_of_calls_that_wait_for_their_grain_to_be_found_are_bounded(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS, queues=QueueSettings(queue_bytes_max=10_000))
+    scene.stand.without_directory.add("a")
+    desk = scene.silo("a").grain(Desk, "k")
+    waiting = asyncio.create_task(desk.do("x" * 6_000))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as caught:
+        await desk.do("y" * 6_000)
+    assert caught.value.limit == "queue_bytes_max"
+    scene.stand.without_directory.clear()
+    assert await waiting == "a"
+
+
+@told
+async def test_the_bytes_of_all_calls_from_other_silos_are_bounded(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    await scene.start("c", kinds=KINDS, queues=QueueSettings(silo_queue_bytes_max=10_000))
+    desk = await at(scene, "k", "c")
+    holding = asyncio.create_task(desk.wait("x" * 6_000))
+    await scene.stage.heard("began " + "x" * 6_000)
+    with pytest.raises(Overloaded) as caught:
+        await desk.do("y" * 6_000)
+    assert caught.value.limit == "silo_queue_bytes_max"
+    scene.stage.gate("x" * 6_000).open()
+    await holding
+    await desk.do("y" * 6_000)
+    assert scene.silo("c").runtime.router.arrived_count == 0
+
+
+@told
+async def test_the_bytes_of_the_calls_that_one_silo_makes_are_bounded(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS, queues=QueueSettings(silo_queue_bytes_max=10_000))
+    desk = scene.silo("a").grain(Desk, "k")
+    holding = asyncio.create_task(desk.wait("x" * 6_000))
+    await scene.stage.heard("began " + "x" * 6_000)
+    with pytest.raises(Overloaded) as caught:
+        await desk.do("y" * 6_000)
+    assert caught.value.limit == "silo_queue_bytes_max"
+    scene.stage.gate("x" * 6_000).open()
+    await holding
+    await desk.do("y" * 6_000)
+
+
+@told
+async def test_what_is_noted_of_placings_is_bounded_though_their_calls_time_out(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    for number in range(PLACING_SPARE + 50):
+        desk = with_hint(scene.silo("a").grain(Desk, f"k{number}"), "b")
+        with pytest.raises(CallTimeout):
+            await with_timeout(desk, 0.1).wait("never")
+    assert len(vars(scene.silo("a").runtime.router)["_placing"]) <= PLACING_SPARE + 3
 
 
 @told
@@ -556,6 +644,29 @@ async def test_a_fenced_silo_starts_nothing_until_its_lease_is_renewed(scene: Sc
     scene.stand.without_table.clear()
     assert await call == "a"
     assert await desk.listed() == ["first", "held"]
+
+
+@told
+async def test_the_calls_of_a_silo_that_stops_end_with_it_though_it_could_not_leave_in_order(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    desk = scene.silo("a").grain(Desk, "k")
+    call = asyncio.create_task(with_timeout(desk, 3_000.0).wait("never"))
+    await scene.stage.heard("began never")
+    scene.stand.without_table.add("a")
+    await scene.silo("a").drain_and_stop()
+    assert isinstance(await asyncio.wait_for(ended(call), 1.0), OutcomeUnknown)
+
+
+@told
+async def test_a_silo_whose_lease_fails_gives_up_everything_and_says_why_it_ended(scene: Scene) -> None:
+    silo = (await scene.start("a", kinds=KINDS))[0]
+    call = asyncio.create_task(with_timeout(silo.grain(Desk, "k"), 3_000.0).wait("never"))
+    await scene.stage.heard("began never")
+    scene.stand.with_broken_lease.add("a")
+    with pytest.raises(RuntimeError, match="a mistake in the lease"):
+        await silo.wait_stopped()
+    assert isinstance(await asyncio.wait_for(ended(call), 1.0), OutcomeUnknown)
+    assert not silo.activations()
 
 
 @told

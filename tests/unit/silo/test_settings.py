@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
+import silo.settings
 from silo.configuration import Configuration, load, without_password
 from silo.directory.errors import InvalidSettings
 from silo.directory.lease import LeaseSettings
 from silo.messaging.limits import LinkLimits
 from silo.settings import (
     ActivationSettings,
+    CallSettings,
     MigrationSettings,
+    QueueSettings,
     SiloSettings,
     is_loopback,
     setting_names,
@@ -201,6 +205,23 @@ def test_every_bound_has_its_unit_in_its_name_and_its_purpose_beside_it() -> Non
     for name, field in SiloSettings.model_fields.items():
         is_group = any(each.startswith(f"{name}.") for each in setting_names())
         assert field.description or is_group, name
+
+
+def test_every_setting_is_read_by_the_product() -> None:
+    package = Path(silo.settings.__file__).parent
+    linked = [path for link in ("directory", "placement", "migration") for path in (package / link).glob("*.py")]
+    read: set[str] = set()
+    for path in {*package.rglob("*.py"), *linked} - {package / "settings.py"}:
+        read.update(re.findall(r"\.([a-z_]+)\b", path.read_text(encoding="utf-8")))
+    checked_here = {"insecure"}  # of no use beyond the check of the settings themselves
+    assert {name.rpartition(".")[2] for name in setting_names()} - read == checked_here
+
+
+def test_the_bounds_of_queues_reach_the_parts_of_a_silo_by_their_names() -> None:
+    host = (Path(silo.settings.__file__).parent / "runtime.py").read_text(encoding="utf-8")
+    for group in (QueueSettings, CallSettings, ActivationSettings, MigrationSettings):
+        unread = {name for name in setting_names(group) if f".{name}" not in host}
+        assert unread <= {"shutdown_timeout_s"}  # the host's own
 
 
 @pytest.mark.parametrize("text", ["", "host", ":1", "host:", "host:x", "host:65536", "::1:80", "[zz]:1", "host:-1"])

@@ -14,6 +14,7 @@ from silo.activation.turns import Admission, Reentrancy, TurnQueue
 
 GRAIN = "room/lobby"
 WAITING_MAX = 4
+WAITING_BYTES_MAX = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +25,11 @@ class Visit:
     path: tuple[tuple[str, int], ...] = ()
     read_only: bool = False
     always_interleave: bool = False
+    size: int = 0
 
 
 def opened(reentrant: Reentrancy = False, waiting_max: int = WAITING_MAX) -> TurnQueue[Visit]:
-    queue: TurnQueue[Visit] = TurnQueue(reentrant, waiting_max)
+    queue: TurnQueue[Visit] = TurnQueue(reentrant, waiting_max, WAITING_BYTES_MAX)
     assert list(queue.release()) == []
     return queue
 
@@ -133,7 +135,7 @@ def test_a_reentrant_grain_runs_all_at_once() -> None:
 
 
 def test_a_queue_is_born_holding() -> None:
-    queue: TurnQueue[Visit] = TurnQueue(True, WAITING_MAX)
+    queue: TurnQueue[Visit] = TurnQueue(True, WAITING_MAX, WAITING_BYTES_MAX)
     assert queue.admit(Visit(1)) is Admission.WAIT
     assert queue.admit(Visit(2, always_interleave=True)) is Admission.WAIT
     assert ids(queue.release()) == [1, 2]
@@ -149,12 +151,22 @@ def test_what_is_refused_for_want_of_room_is_not_here() -> None:
     assert queue.waiting_count == 0
 
 
+def test_what_waits_is_bounded_by_its_bytes_too_and_one_large_call_by_itself_may_wait() -> None:
+    queue = opened()
+    running, large = Visit(1, size=WAITING_BYTES_MAX), Visit(2, size=WAITING_BYTES_MAX + 1)
+    assert queue.admit(running) is Admission.START
+    assert queue.admit(large) is Admission.WAIT
+    assert queue.admit(Visit(3, size=1)) is Admission.FULL_BYTES
+    assert queue.discard(large)
+    assert queue.admit(Visit(4, size=WAITING_BYTES_MAX)) is Admission.WAIT
+
+
 class Model(RuleBasedStateMachine):
     """A queue and its model: a list of what runs, a list of what waits, and the rules read off the documentation."""
 
     @initialize(reentrant=st.sampled_from([False, True, "call_chain"]))
     def begin(self, reentrant: Reentrancy) -> None:
-        self.queue: TurnQueue[Visit] = TurnQueue(reentrant, WAITING_MAX)
+        self.queue: TurnQueue[Visit] = TurnQueue(reentrant, WAITING_MAX, WAITING_BYTES_MAX)
         self.reentrant = reentrant
         self.running: list[Visit] = []
         self.waiting: list[Visit] = []
@@ -181,18 +193,24 @@ class Model(RuleBasedStateMachine):
             return Admission.START
         if not self.holding and not self.waiting and self.may_join(visit):
             return Admission.START
-        return Admission.WAIT if forced or len(self.waiting) < WAITING_MAX else Admission.FULL
+        if forced:
+            return Admission.WAIT
+        if len(self.waiting) >= WAITING_MAX:
+            return Admission.FULL
+        fits = not self.waiting or sum(each.size for each in self.waiting) + visit.size <= WAITING_BYTES_MAX
+        return Admission.WAIT if fits else Admission.FULL_BYTES
 
     @rule(
         mode=st.sampled_from(["write", "write", "read", "interleave"]),
         chained=st.integers(0, 5),
         forced=st.booleans(),
+        size=st.integers(0, WAITING_BYTES_MAX // 2),
     )
-    def arrive(self, mode: str, chained: int, forced: bool) -> None:
+    def arrive(self, mode: str, chained: int, forced: bool, size: int) -> None:
         self.count += 1
         in_chain = chained < len(self.running)
         path = ((GRAIN, self.running[chained].id), ("other/a", -1)) if in_chain else (("other/a", -1),)
-        visit = Visit(self.count, path, mode == "read", mode == "interleave")
+        visit = Visit(self.count, path, mode == "read", mode == "interleave", size)
         expected = self.expected(visit, in_chain, forced)
         assert self.queue.admit(visit, forced=forced) is expected
         if expected is Admission.START:
@@ -239,6 +257,7 @@ class Model(RuleBasedStateMachine):
         assert sorted(ids(self.queue.running)) == sorted(ids(self.running))
         assert self.queue.running_count == len(self.running)
         assert self.queue.waiting_count == len(self.waiting)
+        assert self.queue.waiting_bytes == sum(visit.size for visit in self.waiting)
         assert self.queue.is_idle == (not self.running and not self.waiting)
         assert self.queue.is_holding == self.holding
 

@@ -1,0 +1,66 @@
+"""The calls of other silos that are here, waiting or running: as many and as large as this silo may have."""
+
+from __future__ import annotations
+
+from silo.directory.addresses import SiloAddress
+from silo.directory.errors import Overloaded
+from silo.routing.call import Call
+
+GIVEN_UP_MAX = 4096
+"""Cancelled calls that are remembered in case they come yet."""
+
+
+class Arrivals:
+    """Each call that came from another silo, from then on until it is answered, sent on, or given up.
+
+    Args:
+        calls_max: how many there may be; more are refused as Overloaded.
+        bytes_max: how large they may be together, likewise.
+    """
+
+    def __init__(self, calls_max: int, bytes_max: int) -> None:
+        self._calls_max = calls_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._calls: dict[tuple[SiloAddress | None, int], Call] = {}
+        self._given_up: dict[tuple[SiloAddress | None, int], None] = {}
+        """Calls that were cancelled before they came, oldest first."""
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def refusal(self, call: Call) -> Overloaded | None:
+        """Why there is no room for the call; None where there is."""
+        if len(self._calls) >= self._calls_max:
+            what = f"{len(self._calls)} calls of other silos wait or run here, as many as may"
+            return Overloaded(what, "silo_queue_calls_max")
+        size = call.measure()
+        if self._calls and self._bytes + size > self._bytes_max:
+            what = f"calls of other silos, of {self._bytes} bytes, wait or run here; {size} more are too many"
+            return Overloaded(what, "silo_queue_bytes_max")
+        return None
+
+    def add(self, call: Call) -> None:
+        self.remove(call.origin, call.id)
+        self._bytes += call.measure()
+        self._calls[(call.origin, call.id)] = call
+
+    def remove(self, origin: SiloAddress | None, call_id: int) -> Call | None:
+        """Let go of a call; answers with it, if it was here."""
+        call = self._calls.pop((origin, call_id), None)
+        if call is not None:
+            self._bytes -= call.size
+        return call
+
+    def give_up(self, origin: SiloAddress | None, call_id: int) -> None:
+        """A call is cancelled that is not here: it has ended, or it is still being forwarded and must not run late."""
+        self._given_up[(origin, call_id)] = None
+        if len(self._given_up) > GIVEN_UP_MAX:
+            del self._given_up[next(iter(self._given_up))]
+
+    def was_given_up(self, origin: SiloAddress | None, call_id: int) -> bool:
+        """Whether a call that comes now was cancelled before; it is asked for once."""
+        if (origin, call_id) not in self._given_up:
+            return False
+        del self._given_up[(origin, call_id)]
+        return True

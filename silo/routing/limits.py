@@ -1,0 +1,32 @@
+"""The bounds of routing, each named once with its unit, and the pause before something is tried again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingLimits:
+    """How far, how often and how many; the host fills them in from the settings of calls and queues."""
+
+    hops_max: int = 4
+    tries_max: int = 8
+    resolving_calls_max: int = 1000
+    """Calls that wait until one grain is found or placed."""
+    resolving_bytes_max: int = 64 * 1024 * 1024
+    """Bytes of those calls."""
+    arrived_calls_max: int = 100_000
+    """Calls of other silos that wait or run here."""
+    arrived_bytes_max: int = 512 * 1024 * 1024
+    """Bytes of those calls."""
+    retry_pause_first_s: float = 0.05
+    """The first pause before something is tried again; each next one is twice as long."""
+    retry_pause_last_s: float = 1.0
+    """The longest such pause."""
+
+
+def retry_pause_s(attempt: int, limits: RoutingLimits, rng: random.Random) -> float:
+    """The pause before try number `attempt` (from 1): doubling, capped, and jittered by half to either side."""
+    doubled = limits.retry_pause_first_s * 2.0 ** (attempt - 1)
+    return min(doubled, limits.retry_pause_last_s) * (0.5 + rng.random())
