@@ -136,7 +136,7 @@ def test_R474_the_defaults_are_those_that_users_of_orleans_know() -> None:
     assert defaults.activation.activation_timeout_s == 30
     assert defaults.activation.deactivation_timeout_s == 30
     assert defaults.calls.call_timeout_s == 30
-    assert defaults.calls.hops_max == 4  # Orleans forwards twice; moves in a row while a call waits in its queue cost none
+    assert defaults.calls.hops_max == 4  # Orleans forwards twice; moves while queued cost none
 
 
 @pytest.mark.real
