@@ -210,6 +210,8 @@ class Client:
                 as_admin=as_admin,
             )
 
+        if role not in (Role.CLIENT, Role.ADMIN):
+            raise InvalidSettings(f"{role!r} is no role of a client: write client or admin")
         if Role(role) is Role.ADMIN:
             return make(Role.ADMIN, own_name, None)
         return make(Role(role), own_name, lambda: make(Role.ADMIN, f"{own_name}-admin", None))

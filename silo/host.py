@@ -13,6 +13,7 @@ from silo.directory.membership import View
 from silo.kinds import GrainKind, KindRegistry, collect_kinds, kind_of
 from silo.logs import get_logger
 from silo.migration.outcome import MigrationOutcome, MoveReason
+from silo.placement.rules import parse_rule
 from silo.reference import grain_id
 from silo.runtime import Runtime
 from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
@@ -68,6 +69,7 @@ class Silo:
         self._registry = registry
         for kind in self._kinds:
             registry.register_annotations(kind.cls)
+        check_placement(self.settings)
         self._runtime: Runtime | None = None
         self._listen = self.settings.listen
         self._stopped: asyncio.Event = asyncio.Event()
@@ -281,3 +283,12 @@ def _kinds_of(kinds: Sequence[type | ModuleType]) -> list[GrainKind]:
         where = ", ".join(getattr(each, "__name__", repr(each)) for each in kinds) or "nothing was given"
         raise InvalidSettings(f"there is no @grain class to host: {where}")
     return found
+
+
+def check_placement(settings: SiloSettings) -> None:
+    """Raise InvalidSettings for a placement rule that is none, before the cluster is touched."""
+    placement = settings.placement
+    parse_rule(placement.policy, "placement.policy")
+    for group, rules in (("type_policies", placement.type_policies), ("force_policies", placement.force_policies)):
+        for kind, rule in rules.items():
+            parse_rule(rule, f"placement.{group}[{kind!r}]")

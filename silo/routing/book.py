@@ -7,13 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from silo.directory.errors import CallExpired, NotExecuted, OutcomeUnknown, Overloaded, SiloError, SiloUnavailable
+from silo.logs import get_logger
 from silo.routing.call import Answer, Call, ValueCodec, resolve
 from silo.routing.deadlines import Deadlines
 from silo.routing.lanes import Lanes
-from silo.wire.frames import Reply, Request
+from silo.wire.frames import Outcome, Reply, Request
 
 if TYPE_CHECKING:
     from silo.messaging.link import Link
+
+log = get_logger(__name__)
+
+NOT_RUN = (Outcome.NOT_EXECUTED, Outcome.OUTCOME_UNKNOWN)
+"""How a call ends whose grain cannot be trusted to have seen it."""
 
 
 class CallBook:
@@ -127,8 +133,17 @@ class CallBook:
         elif sink is not None:
             link, call_id = sink
             answer.send_on(link, call_id, self._codec)
+        elif call.is_one_way and answer.outcome in NOT_RUN and not call.cancelled:
+            self._report_one_way(call, answer)
         if self._empty is not None and not self._open and not self._empty.done():
             self._empty.set_result(None)
+
+    def _report_one_way(self, call: Call, answer: Answer) -> None:
+        """Nobody waits for a one-way call: that it was not run, or may not have been, is said here or nowhere."""
+        error = answer.error if answer.payload is None else self._codec.decode_error(answer.payload, answer.codec)
+        log.warning(
+            "call.one_way_not_run", grain=str(call.grain), method=call.method, caller=call.caller, why=str(error)
+        )
 
     def cancel(self, call: Call) -> None:
         """The caller has gone."""

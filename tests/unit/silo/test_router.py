@@ -395,6 +395,22 @@ async def test_an_entry_left_over_here_is_replaced(scene: Scene) -> None:
 
 
 @told
+async def test_a_one_way_call_that_could_not_be_run_is_reported_where_it_was_made(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS, queues=QueueSettings(queue_calls_max=1))
+    desk = await at(scene, "k", "b")
+    waiting = asyncio.create_task(desk.wait("the gate"))
+    await scene.stage.heard("began the gate")
+    with patch("silo.routing.book.log.warning") as warned:
+        for _ in range(3):
+            await desk.note("a word")
+        await desk.peek()
+    scene.stage.gate("the gate").open()
+    await waiting
+    reported = [call.args[0] for call in warned.call_args_list]
+    assert reported == ["call.one_way_not_run"] * 2
+
+
+@told
 async def test_a_call_that_was_cancelled_before_it_came_is_not_run_when_it_does(scene: Scene) -> None:
     await scene.start("a", "b", kinds=KINDS)
     desk = await at(scene, "k", "b")

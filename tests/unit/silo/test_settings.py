@@ -13,11 +13,13 @@ import silo.settings
 from silo.configuration import Configuration, load, without_password
 from silo.directory.errors import InvalidSettings
 from silo.directory.lease import LeaseSettings
+from silo.host import check_placement
 from silo.messaging.limits import LinkLimits
 from silo.settings import (
     ActivationSettings,
     CallSettings,
     MigrationSettings,
+    PlacementSettings,
     QueueSettings,
     SiloSettings,
     is_loopback,
@@ -248,3 +250,12 @@ def test_endpoints_are_split() -> None:
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+def test_a_placement_rule_that_is_none_is_refused_before_the_cluster_is_touched() -> None:
+    settings = SiloSettings(redis="redis://127.0.0.1:1", placement=PlacementSettings(policy="randm"))
+    with pytest.raises(InvalidSettings, match=r"placement\.policy.*random"):
+        check_placement(settings)
+    forced = SiloSettings(redis="redis://127.0.0.1:1", placement=PlacementSettings(force_policies={"room": "nowhere"}))
+    with pytest.raises(InvalidSettings, match=r"force_policies\['room'\]"):
+        check_placement(forced)
