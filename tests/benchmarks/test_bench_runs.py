@@ -56,7 +56,7 @@ async def test_a_quick_run_measures_every_row_and_is_not_far_off_the_bars() -> N
         assert row["count"] > 0
         assert row["per_s"] > 0
         assert 0 < row["p50_us"] <= row["p99_us"]
-        assert row["processes"][0] == "bench"
+        assert row["processes"]
         if sys.platform == "linux":
             assert row["cpu_s"] > 0
     assert {bar["row"] for bar in run["bars"]} == {bar.row for bar in BARS}
