@@ -452,8 +452,9 @@ class Runtime:
             log.warning("silo.drain_unfinished", activations=len(self.catalog), calls=len(self.book))
         except SiloError as error:
             log.warning("silo.drain_failed", why=str(error))
-        self.book.fail_all(Closed(f"{self.name} had to stop before the call was answered"))
-        await self._close(goodbye=True)
+        finally:  # whatever befell the drain: nothing is left listening
+            self.book.fail_all(Closed(f"{self.name} had to stop before the call was answered"))
+            await self._close(goodbye=True)
 
     async def _stop_serving(self) -> None:
         if self._management is not None:

@@ -674,6 +674,14 @@ async def test_the_calls_of_a_silo_that_stops_end_with_it_though_it_could_not_le
 
 
 @told
+async def test_a_silo_is_left_by_nothing_though_its_drain_goes_wrong_in_a_way_that_nobody_foresaw(scene: Scene) -> None:
+    silo = (await scene.start("a", kinds=KINDS))[0]
+    with patch("silo.runtime.move_everything", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
+        await silo.drain_and_stop()
+    await scene.start("a", kinds=KINDS)  # its endpoint is free again
+
+
+@told
 async def test_a_silo_whose_lease_fails_gives_up_everything_and_says_why_it_ended(scene: Scene) -> None:
     silo = (await scene.start("a", kinds=KINDS))[0]
     call = asyncio.create_task(with_timeout(silo.grain(Desk, "k"), 3_000.0).wait("never"))
