@@ -27,7 +27,7 @@ class Row:
         processes: all those that take part; their CPU time counts.
         prepare: brings about what the row needs, and gives the work to measure.
         beside: the row that it is compared with.
-        also: further rows that a bar holds it against.
+        also: further rows to be measured with it.
         unit: what is counted.
     """
 
