@@ -14,6 +14,8 @@ from tests.support.witness import Ended, Event, What
 BLOCK_BYTES = 20 * 1024 * 1024
 ROUNDS = 20 if LONG else 6
 BASELINE_S = 10.0 if LONG else 2.5
+SHORT_TIMES = 3.0
+"""In the short form, which runs beside other tests on the same cores, the bound is so many times as wide."""
 SHARE_OF_LARGE_MAX = 0.5
 """The p99 of small calls, as a share of the time of a large one, for which it would be 1 if they waited for it …"""
 DISTURBED_TIMES_MAX = 5.0
@@ -58,7 +60,7 @@ async def test_20_mib_arguments_and_results_arrive_whole_and_leave_small_calls_u
         assert ended.total() == ended[Ended.VALUE]
         assert len(during) > 50
         allowed_s = max(SHARE_OF_LARGE_MAX * percentile(large, 0.5), DISTURBED_TIMES_MAX * percentile(before, 0.99))
-        assert percentile(during, 0.99) < allowed_s
+        assert percentile(during, 0.99) < allowed_s * (1.0 if LONG else SHORT_TIMES)
 
 
 async def test_two_large_calls_at_once_arrive_whole(make_stage: Callable[..., Stage]) -> None:
