@@ -75,12 +75,13 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
 class View:
     """The cluster's members as one table version shows them; immutable."""
 
-    __slots__ = ("_by_address", "_by_name", "table")
+    __slots__ = ("_by_address", "_by_name", "_dead", "table")
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self._by_address = {row.silo: row for row in table.rows}
         self._by_name = {row.info.name: row for row in table.rows if row.status is not SiloStatus.DEAD}
+        self._dead = frozenset(row.silo for row in table.rows if row.status is SiloStatus.DEAD)
 
     @property
     def version(self) -> int:
@@ -103,8 +104,7 @@ class View:
 
     def is_dead(self, silo: SiloAddress) -> bool:
         """Whether this version declares the silo dead; one that it does not know may have joined later."""
-        row = self._by_address.get(silo)
-        return row is not None and row.status is SiloStatus.DEAD
+        return bool(self._dead) and silo in self._dead  # asked for each frame, and mostly nobody is
 
     def living(self) -> tuple[SiloRow, ...]:
         return tuple(row for row in self.table.rows if row.status is not SiloStatus.DEAD)

@@ -98,15 +98,19 @@ class Caller:
             call.hint = str(options.hint)
         if self._telemetry is not None:
             return self._telemetry.called(call, self._send)
-        return self._send(call)
+        if self.closed or method.one_way or not (self._right is None or self._right.is_held()):
+            return self._send(call)
+        return self._book.wait_for(call)
 
     def _make(self, grain: GrainId, method: str, timeout_s: float | None, flags: int) -> Call:
         """A call of whoever runs here, not yet sent, and without its arguments.
 
         Raises:
             GrainMoved: what runs here was left behind by an activation that is gone.
+            CallExpired: the turn that makes it had to be over by now.
         """
-        deadline = None if timeout_s is None else self._book.time() + timeout_s
+        now = self._book.time()
+        deadline = None if timeout_s is None else now + timeout_s
         turn = current_turn.get()
         caller = self.name
         path: tuple[tuple[str, int], ...] = ()
@@ -117,6 +121,8 @@ class Caller:
                 path = turn.path
             if turn.deadline is not None and (deadline is None or turn.deadline < deadline):
                 deadline = turn.deadline
+                if deadline <= now:
+                    raise CallExpired(f"{grain}.{method}: the deadline had passed before the call was made")
         return Call(self._ids(), grain, method, caller, deadline, self._book.answered, path=path, flags=flags)
 
     async def _send(self, call: Call) -> Any:
@@ -124,8 +130,6 @@ class Caller:
             raise Closed(self.closed)
         if self._right is not None and not self._right.is_held():
             await self._until_allowed(self._right, call)
-        if call.deadline is not None and call.deadline <= self._book.time():
-            raise CallExpired(f"{call.grain}.{call.method}: the deadline had passed before the call was made")
         if call.is_one_way:
             self._book.place(call)
             return None

@@ -28,6 +28,7 @@ from silo.directory.errors import (
     SiloFenced,
 )
 from silo.directory.membership import TurnRight
+from silo.eager import EagerTasks
 from silo.grain_context import current_activation
 from silo.kinds import GrainKind
 from silo.logs import get_logger
@@ -92,7 +93,7 @@ class Premises:
     """Turns run in copies of it: nothing of a caller's context reaches a grain, here as little as from afar."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     """The loop of this silo. Asking for it takes a system call, and turns need it several times each."""
-    turn_tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    running: EagerTasks = field(default_factory=lambda: EagerTasks("turn"))
     """The turns that run, of whichever activation."""
 
 
@@ -192,7 +193,7 @@ class Activation:
         if call.flags & Flag.FORWARDED:
             call.flags &= ~Flag.FORWARDED
             premises.on_forwarded_start(call)
-        premises.turn_tasks.add(premises.loop.create_task(self._turn(call), context=premises.base_context.copy()))
+        premises.running.start(self._turn(call), premises.base_context.copy())
 
     def _start_all(self, calls: Iterable[Call]) -> None:
         for call in calls:
@@ -200,8 +201,7 @@ class Activation:
 
     async def _turn(self, call: Call) -> None:
         premises = self._premises
-        task = call.task = asyncio.current_task(premises.loop)
-        assert task is not None
+        call.task = asyncio.current_task(premises.loop)
         answer: Answer | None = None
         started = 0.0
         try:
@@ -224,7 +224,6 @@ class Activation:
             answer = Answer.failed(OutcomeUnknown(what))
         finally:
             call.task = None
-            premises.turn_tasks.discard(task)
             self._ended(call, answer, started)
 
     def _refused_at_start(self, call: Call, now: float) -> Answer | None:

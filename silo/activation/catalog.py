@@ -76,13 +76,9 @@ class Catalog:
     async def close(self) -> None:
         """End what runs. A turn that will not be cancelled is left behind; it may use the runtime no more."""
         await self._tasks.close()
-        turns = set(self.premises.turn_tasks)
-        for turn in turns:
-            turn.cancel()
-        if turns:
-            _, left = await asyncio.wait(turns, timeout=TURN_END_S)
-            if left:
-                log.warning("catalog.turns_left_behind", turns=len(left))
+        left = await self.premises.running.close(TURN_END_S)
+        if left:
+            log.warning("catalog.turns_left_behind", turns=left)
 
     def __len__(self) -> int:
         return len(self._activations)

@@ -1,14 +1,16 @@
-"""One connection while it carries a link's session: a reader and a writer task, acknowledgements, pings and silence."""
+"""One connection while it carries a link's session: reading and writing, acknowledgements, pings and silence."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from silo.eager import Driven
 from silo.messaging.chunks import JoinFailed
 from silo.messaging.greeting import Goodbye, Peer, RefusalCode, message_decoder, message_encoder, refusal_code
 from silo.messaging.limits import REFUSAL_TEXT_MAX, LinkLimits
@@ -72,21 +74,33 @@ class Carrier:
         self._on_batch = on_batch
         self._loop = loop = asyncio.get_running_loop()
         self._stop: asyncio.Future[Ending] = loop.create_future()
-        self._waiter: asyncio.Future[None] | None = None
+        self._context = contextvars.copy_context()
+        self._writing: Driven | None = None
+        self._is_writing = False
+        self._is_taking_in = False
+        self._soon: asyncio.Handle | None = None
+        self._frames_last = 0
+        """How many frames the last batch had."""
         self._empty_is_due = False
         self._last_word: bytes | None = None
+        self._last_word_written: asyncio.Future[None] = loop.create_future()
         self._ack_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._tick_due = self._heard = self._wrote = loop.time()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._reader: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """Something was pushed into the session."""
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
+        """Something was pushed into the session.
+
+        It is written at once where frames come one by one, so that none waits for a pass of the loop. Where several
+        come in a pass, all of them wait for its end, so that they leave together.
+        """
+        if self._is_writing or self._is_taking_in:
+            return  # it is looked at when that ends
+        if self._frames_last <= 1:
+            self._start_writing()
+        elif self._soon is None:
+            self._soon = self._loop.call_soon(self._start_writing, context=self._context)
 
     def stop(self, ending: Ending) -> None:
         """End this from outside; nothing more is delivered."""
@@ -95,16 +109,14 @@ class Carrier:
 
     async def run(self) -> Ending:
         """Carry frames both ways until something ends that."""
-        reader, writer = self._loop.create_task(self._read()), self._loop.create_task(self._write())
-        self._tasks = [reader, writer]
+        reader = self._reader = self._loop.create_task(self._read())
         self._schedule_tick()
-        ends: list[asyncio.Future[Any]] = [reader, writer, self._stop]
+        self._start_writing()
+        ends: list[asyncio.Future[Any]] = [reader, self._stop]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        if self._stop.done():
-            return self._stop.result()
-        ending = _ending(reader if reader.done() else writer)
-        self.stop(ending)
-        return ending
+        if not self._stop.done():
+            self.stop(_ending(None if reader.cancelled() else reader.exception()))
+        return self._stop.result()
 
     async def close(self, received: int) -> None:
         """Say goodbye where there is a reason to, and let go of the connection and of the tasks.
@@ -113,45 +125,56 @@ class Carrier:
             received: the number of the last frame received.
         """
         self.stop(Ending("cancelled"))
-        for timer in (self._tick_timer, self._ack_timer):
+        for timer in (self._tick_timer, self._ack_timer, self._soon):
             if timer is not None:
                 timer.cancel()
         try:
             ending = self._stop.result()
-            if ending.code is not None and not ending.by_peer and self._tasks and not self._tasks[1].done():
+            if ending.code is not None and not ending.by_peer and self._reader is not None:
                 await self._say_goodbye(ending, received)
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._tasks.clear()  # their errors refer to this
+            if self._writing is not None:
+                self._writing.close()
+            if self._reader is not None:
+                self._reader.cancel()
+                await asyncio.gather(self._reader, return_exceptions=True)
+                self._reader = None  # its error refers to this
             await self._connection.close()
 
     async def _say_goodbye(self, ending: Ending, received: int) -> None:
         code = RefusalCode.BROKEN if ending.code is None else ending.code
         self._last_word = message_encoder.encode(Goodbye(code, ending.text[:REFUSAL_TEXT_MAX], received))
-        self.wake()
-        await asyncio.wait(self._tasks[1:], timeout=self._limits.goodbye_timeout_s)
-        if self._tasks[1].done():
+        self._start_writing()
+        await asyncio.wait([self._last_word_written], timeout=self._limits.goodbye_timeout_s)
+        if self._last_word_written.done():
             # Closing in order lets the last word through, which cancelling a read might cut off.
             await self._connection.close()
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    async def _write(self) -> None:
+    def _start_writing(self) -> None:
+        self._soon = None
+        if not self._is_writing and not self._last_word_written.done():
+            self._is_writing = True
+            self._writing = Driven(self._write_all(), self._loop, self._context, self._on_written)
+
+    def _on_written(self, error: BaseException | None) -> None:
+        self._is_writing = False
+        if error is not None:
+            self._end_of_writing()
+            self.stop(_ending(error))
+
+    async def _write_all(self) -> None:
+        """Write until nothing is left."""
         session, connection, stop, now = self._session, self._connection, self._stop, self._loop.time
-        while True:
-            if self._last_word is not None:
-                await connection.write(self._last_word)
-                return
+        while self._last_word is None:
             # Once stopped it must take nothing: the session may be in another carrier's hands.
             stopped = stop.done()
             written = None if stopped else session.take(now())
             if written is None and (stopped or not self._empty_is_due):
-                self._waiter = waiter = self._loop.create_future()
-                await waiter
-                continue
+                return
             self._empty_is_due = False
+            self._frames_last = len(written.frames) if written is not None else 0
             body = message_encoder.encode(session.batch(written, self._view_version()))
             if written is not None and written.on_written:
                 for call in written.on_written:
@@ -159,10 +182,16 @@ class Carrier:
                 written.on_written.clear()
             await connection.write(body)
             self._wrote = now()
+        await connection.write(self._last_word)
+        self._end_of_writing()
+
+    def _end_of_writing(self) -> None:
+        if not self._last_word_written.done():
+            self._last_word_written.set_result(None)
 
     def _write_empty(self) -> None:
         self._empty_is_due = True
-        self.wake()
+        self._start_writing()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -179,6 +208,8 @@ class Carrier:
                 raise _Ended(Ending(f"unreadable message: {error}", RefusalCode.BROKEN)) from None
             if type(message) is Batch:
                 self._take_in(message, len(body))
+                await asyncio.sleep(0)  # who was answered goes on first: what follows here takes a while
+                self._note(message)
             elif isinstance(message, Goodbye):
                 self._part(message)
             else:
@@ -192,10 +223,32 @@ class Carrier:
             frames = session.receive(batch, size, self._heard)
         except (SessionBroken, JoinFailed) as error:
             raise _Ended(Ending(str(error), RefusalCode.BROKEN)) from None
+        self._is_taking_in = len(frames) > 1  # what one frame leads to is written at once
+        try:
+            self._deliver(frames)
+        finally:
+            self._is_taking_in = False
+        if not self._is_writing and session.waits:
+            self._start_writing()
+
+    def _note(self, batch: Batch) -> None:
+        """What a batch says beside its frames, and what is due for it."""
+        if self._stop.done():
+            return
+        session = self._session
+        self._on_batch(batch.view)
+        if session.ack_is_due:
+            self._write_empty()
+        elif session.ack_waits and self._ack_timer is None:
+            self._ack_timer = self._loop.call_later(self._limits.ack_after_s, self._ack_late)
+        if session.waits:
+            self._start_writing()
+
+    def _deliver(self, frames: Sequence[Frame]) -> None:
         trusted, stop, on_frame = self._peer.role is Role.SILO, self._stop, self._on_frame
         for frame in frames:
             if stop.done():
-                return  # the link was ended by what the last frame led to
+                return
             if not trusted and (why := refused(self._peer.role, frame)):
                 _log.warning("link to %s: refused %s", self._peer.name, why)
                 raise _Ended(Ending(f"not permitted: {why}", RefusalCode.PERMISSION))
@@ -205,13 +258,6 @@ class Carrier:
                 # A CancelledError here was raised by the code called, which awaits nothing: it is an error like others.
                 _log.exception("link to %s: could not deal with a %s", self._peer.name, type(frame).__name__)
                 raise _Ended(Ending(f"could not deal with a frame: {error!r}", RefusalCode.FAILED)) from None
-        self._on_batch(batch.view)
-        if session.ack_is_due:
-            self._write_empty()
-        elif session.ack_waits and self._ack_timer is None:
-            self._ack_timer = self._loop.call_later(self._limits.ack_after_s, self._ack_late)
-        if session.waits:
-            self.wake()
 
     def _ack_late(self) -> None:
         self._ack_timer = None
@@ -243,14 +289,13 @@ class Carrier:
         self._schedule_tick()
 
 
-def _ending(task: asyncio.Task[None]) -> Ending:
-    error = None if task.cancelled() else task.exception()
+def _ending(error: BaseException | None) -> Ending:
     match error:
         case _Ended():
             return error.ending
         case ConnectionLost() | Gap():
             return Ending(str(error))
-        case None:
+        case None | asyncio.CancelledError():
             return Ending("the connection was closed")
         case _:
             _log.error("a link failed", exc_info=error)

@@ -20,7 +20,7 @@ import grpc.aio
 from silo.directory.errors import EndpointInUse, EndpointUnusable
 from silo.messaging.limits import MIB
 from silo.messaging.transport import Connection, ConnectionLost
-from silo.wire.v1.link_pb2 import Packet
+from silo.wire.packet import packed, unpacked
 
 _log = logging.getLogger(__name__)
 _log.debug("gRPC is loaded with GRPC_EXPERIMENTS=%s unless it was set or loaded before", EXPERIMENTS)
@@ -84,12 +84,12 @@ class _DialledConnection:
     def remote(self) -> str:
         return self._endpoint
 
-    async def read(self) -> bytes | None:
+    async def read(self) -> bytes | memoryview | None:
         call = self._call
         if call is None:
             raise ConnectionLost(f"{self._endpoint}: the connection was closed")
         try:
-            packet = await call.read()
+            body: bytes | memoryview = await call.read()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             because = _reason(error)
         except asyncio.CancelledError:
@@ -97,8 +97,7 @@ class _DialledConnection:
                 raise
             because = "the connection was closed"
         else:
-            if packet is not _EOF:
-                body: bytes = packet.body
+            if body is not _EOF:
                 return body
             if await call.code() is grpc.StatusCode.OK:
                 return None
@@ -110,7 +109,7 @@ class _DialledConnection:
         if call is None:
             raise ConnectionLost(f"{self._endpoint}: the connection was closed")
         try:
-            await call.write(Packet(body=body))
+            await call.write(body)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             because = _reason(error)
         except asyncio.CancelledError:
@@ -159,22 +158,19 @@ class _AcceptedConnection:
     def remote(self) -> str:
         return self._remote
 
-    async def read(self) -> bytes | None:
+    async def read(self) -> bytes | memoryview | None:
         self._check_open()
         try:
-            packet = await self._context.read()
+            body: bytes | memoryview = await self._context.read()
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             raise ConnectionLost(f"{self._remote}: {_reason(error)}") from None
         self._check_open()
-        if packet is _EOF:
-            return None
-        body: bytes = packet.body
-        return body
+        return None if body is _EOF else body
 
     async def write(self, body: bytes) -> None:
         self._check_open()
         try:
-            await self._context.write(Packet(body=body))
+            await self._context.write(body)
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             raise ConnectionLost(f"{self._remote}: {_reason(error)}") from None
 
@@ -214,7 +210,7 @@ class GrpcListener:
     ) -> None:
         """Bind and serve. Raises EndpointInUse, or EndpointUnusable where it cannot be bound for another reason."""
         link = _grpc.stream_stream_rpc_method_handler(
-            self._connect, request_deserializer=Packet.FromString, response_serializer=Packet.SerializeToString
+            self._connect, request_deserializer=unpacked, response_serializer=packed
         )
         self._server.add_generic_rpc_handlers((_grpc.method_handlers_generic_handler(SERVICE, {METHOD: link}),))
         for add in services:
@@ -319,8 +315,8 @@ class GrpcTransport:
             channel = _aio.secure_channel(endpoint, self._channel_credentials, options=CHANNEL_OPTIONS)
         call: Any = channel.stream_stream(
             f"/{SERVICE}/{METHOD}",
-            request_serializer=Packet.SerializeToString,
-            response_deserializer=Packet.FromString,
+            request_serializer=packed,
+            response_deserializer=unpacked,
         )()
         try:
             await call.initial_metadata()

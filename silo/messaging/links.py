@@ -254,7 +254,7 @@ class Links:
                     answer = await connection.read()
                     if answer is None:
                         raise ConnectionLost(f"{endpoint} hung up during the greeting")
-                    peer, terms = greeting.on_answer(answer)
+                    peer, terms = greeting.on_answer(bytes(answer))
                 except BaseException:
                     await connection.close()
                     raise
@@ -347,7 +347,7 @@ async def _next(connection: Connection) -> bytes:
     body = await connection.read()
     if body is None:
         raise ConnectionLost(f"{connection.remote} hung up during the greeting")
-    return body
+    return bytes(body)
 
 
 async def _all_within(waits: list[Coroutine[None, None, None]], timeout_s: float) -> None:

@@ -138,7 +138,7 @@ class Session:
             )
         outgoing = _Outgoing(frame, payload + FRAME_OVERHEAD_BYTES, deadline, on_written)
         if type(frame) is Request:
-            if not force:
+            if not force and self._queued_requests:
                 self._check_room(payload)
             self._queued_requests += 1
             self._queued_bytes += payload
@@ -155,7 +155,7 @@ class Session:
         limits = self._limits
         if self._queued_requests >= limits.queue_requests_max:
             raise Overloaded(f"{self._queued_requests} requests wait for the link", "queue_requests_max")
-        if self._queued_requests and self._queued_bytes + payload > limits.queue_bytes_max:
+        if self._queued_bytes + payload > limits.queue_bytes_max:
             raise Overloaded(f"{self._queued_bytes} bytes of requests wait for the link", "queue_bytes_max")
 
     def withdraw(self, request_id: int) -> bool:
@@ -185,12 +185,18 @@ class Session:
                 request.left_s = max(0.0, deadline - now)
             return written
         limits = self._limits
-        if self.last - self._acked >= limits.unacked_frames_max or self._unacked_bytes >= limits.unacked_bytes_max:
+        unacked = self._unacked
+        if unacked and (
+            self.last - unacked[0].first + 1 >= limits.unacked_frames_max
+            or self._unacked_bytes >= limits.unacked_bytes_max
+        ):
             return None
         written = Written(self.last + 1, (), 0, [], [])
         frames: list[Frame] = []
-        self._take_lane(self._urgent, frames, written, now)
-        self._take_lane(self._requests, frames, written, now)
+        if self._urgent:
+            self._take_lane(self._urgent, frames, written, now)
+        if self._requests:
+            self._take_lane(self._requests, frames, written, now)
         if self._streams or self._large:
             self._take_chunk(frames, written, now)
         if not frames:

@@ -18,12 +18,15 @@ class Connection(Protocol):
         """What is known of the other end, for messages to people."""
         ...
 
-    async def read(self) -> bytes | None:
+    async def read(self) -> bytes | memoryview | None:
         """The next message; None once the other end has closed in order. Raises ConnectionLost."""
         ...
 
     async def write(self, body: bytes) -> None:
-        """Hand over one message; returns when there is room for the next. Raises ConnectionLost."""
+        """Hand over one message; returns when there is room for the next. Raises ConnectionLost.
+
+        It waits for nothing but futures, and asks for no current task: it is driven without one.
+        """
         ...
 
     async def close(self) -> None:

@@ -29,21 +29,26 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def refusal(self, call: Call) -> Overloaded | None:
-        """Why there is no room for the call; None where there is."""
-        if len(self._calls) >= self._calls_max:
-            what = f"{len(self._calls)} calls of other silos wait or run here, as many as may"
-            return Overloaded(what, "silo_queue_calls_max")
-        size = call.measure()
-        if self._calls and self._bytes + size > self._bytes_max:
-            what = f"calls of other silos, of {self._bytes} bytes, wait or run here; {size} more are too many"
-            return Overloaded(what, "silo_queue_bytes_max")
-        return None
+    def take(self, call: Call, *, forced: bool) -> Overloaded | None:
+        """Take a call in, or say why there is no room for it.
 
-    def add(self, call: Call) -> None:
-        self.remove(call.origin, call.id)
-        self._bytes += call.measure()
-        self._calls[(call.origin, call.id)] = call
+        Args:
+            forced: there is room for it: it was admitted elsewhere already.
+        """
+        key = (call.origin, call.id)
+        if key in self._calls:
+            self.remove(*key)
+        size = call.measure()
+        if not forced:
+            if len(self._calls) >= self._calls_max:
+                what = f"{len(self._calls)} calls of other silos wait or run here, as many as may"
+                return Overloaded(what, "silo_queue_calls_max")
+            if self._calls and self._bytes + size > self._bytes_max:
+                what = f"calls of other silos, of {self._bytes} bytes, wait or run here; {size} more are too many"
+                return Overloaded(what, "silo_queue_bytes_max")
+        self._bytes += size
+        self._calls[key] = call
+        return None
 
     def remove(self, origin: SiloAddress | None, call_id: int) -> Call | None:
         """Let go of a call; answers with it, if it was here."""
@@ -60,7 +65,7 @@ class Arrivals:
 
     def was_given_up(self, origin: SiloAddress | None, call_id: int) -> bool:
         """Whether a call that comes now was cancelled before; it is asked for once."""
-        if (origin, call_id) not in self._given_up:
+        if not self._given_up or (origin, call_id) not in self._given_up:
             return False
         del self._given_up[(origin, call_id)]
         return True

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+ANSWERED_AT_ONCE_MAX = 32
+"""How many calls in a row may be answered at once, by grains in this process, before a caller lets others run."""
 NOT_RUN = (Outcome.NOT_EXECUTED, Outcome.OUTCOME_UNKNOWN)
 """How a call ends whose grain cannot be trusted to have seen it."""
 
@@ -56,6 +58,8 @@ class CallBook:
         self._answer_grace_s = answer_grace_s
         self._open: dict[int, Call] = {}
         self._open_bytes = 0
+        self._answered_at_once = 0
+        """How many calls have been answered without a pass of the loop since a caller last left one to others."""
         self._deadlines = Deadlines(self._open, self._overdue)
         self._empty: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -106,9 +110,14 @@ class CallBook:
 
     async def wait_for(self, call: Call) -> Any:
         """Place a call that is made in this process, and wait for its answer; a caller that is cancelled cancels it."""
+        if self._answered_at_once >= ANSWERED_AT_ONCE_MAX:
+            self._answered_at_once = 0
+            await asyncio.sleep(0)
         future: asyncio.Future[Any] = (self._loop or self._find_loop()).create_future()
         call.sink = future
         self.place(call)
+        if future.done():
+            self._answered_at_once += 1
         try:
             return await future
         except asyncio.CancelledError:

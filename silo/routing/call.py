@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -186,8 +186,9 @@ class Call(msgspec.Struct, eq=False):
         if self.encoded is not None:
             self.size = len(self.encoded)
         else:
-            values = (*(self.args or ()), *(self.kwargs or {}).values())
-            self.size = sum(map(sys.getsizeof, values))
+            self.size = sum(map(getsizeof, self.args)) if self.args else 0
+            if self.kwargs:
+                self.size += sum(map(getsizeof, self.kwargs.values()))
         return self.size
 
     def isolate(self, codec: ValueCodec) -> None:

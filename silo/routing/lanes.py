@@ -22,9 +22,10 @@ class Lane:
     def __init__(self, key: tuple[str, GrainId], target: str) -> None:
         self.key = key
         self.target = target
-        self.out: set[int] = set()
-        self.held: list[Call] = []
-        self.writing: set[int] = set()
+        self.out = 0
+        """How many are out; each knows its lane."""
+        self.held: list[Call] | None = None  # these two are made when first needed: most lanes are for one call
+        self.writing: set[int] | None = None
         """Which of them are large and still being written, piece by piece."""
 
 
@@ -66,7 +67,7 @@ class Lanes:
         elif not tracked:
             return True
         lane.target = target
-        lane.out.add(call.id)
+        lane.out += 1
         call.lane = lane
         return True
 
@@ -82,9 +83,9 @@ class Lanes:
             return
         if not lane.writing and not lane.held:  # as for nearly all: what follows has nothing to do but this
             call.lane = None
-            lane.out.discard(call.id)
-            if not lane.out:
-                self._close(lane)
+            lane.out -= 1
+            if not lane.out and self._lanes.get(lane.key) is lane:
+                del self._lanes[lane.key]
             return
         was_written = self._leave(lane, call)
         if not lane.out or not was_written:
@@ -111,12 +112,15 @@ class Lanes:
         lane = call.lane
         assert lane is not None
         call_id = call.id
-        lane.writing.add(call_id)
+        writing = lane.writing
+        if writing is None:
+            writing = lane.writing = set()
+        writing.add(call_id)
 
         def written() -> None:
-            if call_id in lane.writing:
-                lane.writing.discard(call_id)
-                if not lane.writing:
+            if call_id in writing:
+                writing.discard(call_id)
+                if not writing:
                     self._open(lane)
 
         return written
@@ -124,40 +128,44 @@ class Lanes:
     def drop(self, call: Call) -> None:
         """Forget a call that was held and will not be sent."""
         lane = self._lanes.get((call.caller, call.grain))
-        if lane is not None and call in lane.held:
+        if lane is not None and lane.held and call in lane.held:
             lane.held.remove(call)
 
     @staticmethod
     def _leave(lane: Lane, call: Call) -> bool:
         """Take the call off the lane; False if it was still being written."""
         call.lane = None
-        lane.out.discard(call.id)
-        if call.id not in lane.writing:
+        lane.out -= 1
+        if not lane.writing or call.id not in lane.writing:
             return True
         lane.writing.discard(call.id)
         return False
 
     def _hold(self, lane: Lane, call: Call) -> None:
-        if len(lane.held) >= self._held_max and call.tries == 0:
+        held = len(lane.held or ())
+        if held >= self._held_max and call.tries == 0:
             raise Overloaded(
-                f"{len(lane.held)} calls of {call.caller} to {call.grain} wait for earlier ones to be admitted",
+                f"{held} calls of {call.caller} to {call.grain} wait for earlier ones to be admitted",
                 "lane_calls_max",
             )
         self._insert(lane, call)
 
     def _insert(self, lane: Lane, call: Call) -> None:
-        at = len(lane.held)
-        while at and lane.held[at - 1].id > call.id:  # one that is tried again goes before those made after it
+        held = lane.held
+        if held is None:
+            held = lane.held = []
+        at = len(held)
+        while at and held[at - 1].id > call.id:  # one that is tried again goes before those made after it
             at -= 1
-        lane.held.insert(at, call)
+        held.insert(at, call)
 
     def _open(self, lane: Lane) -> None:
         """Send what was held: the road is free."""
         if lane.writing:
             return
-        held, lane.held = lane.held, []
+        held, lane.held = lane.held, None
         self._close(lane)
-        for call in held:
+        for call in held or ():
             if not call.answered:
                 self._reroute(call)
 

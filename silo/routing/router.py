@@ -295,11 +295,14 @@ class Router:
             return
         if self._arrivals.was_given_up(request.reply_to, request.id):
             return  # its caller has gone: it was on its way by another silo when that was said
-        refusal = None if call.flags & Flag.FORWARDED else self._arrivals.refusal(call)
+        refusal = self._arrivals.take(call, forced=bool(call.flags & Flag.FORWARDED))
         if refusal is not None:
             call.on_answer(call, Answer.failed(refusal))
             return
-        self._arrivals.add(call)
+        activation = self._catalog.get(call.grain)
+        if activation is not None and not self._resolver.is_resolving(call.grain):  # as for nearly all
+            self._here(call, activation)
+            return
         if (
             request.flags & Flag.PLACED
             and self._catalog.get(request.grain) is None

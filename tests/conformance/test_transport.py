@@ -64,7 +64,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 
 async def echo(connection: Connection) -> None:
     while (body := await connection.read()) is not None:
-        await connection.write(body)
+        await connection.write(bytes(body))
 
 
 async def test_messages_keep_their_order_and_their_borders_both_ways(bench: Bench) -> None:

@@ -35,7 +35,7 @@ class Sink:
         self.nodes.append(current_node())
         try:
             while (body := await connection.read()) is not None:
-                self.got.append(body)
+                self.got.append(bytes(body))
                 self.times.append(asyncio.get_running_loop().time())
             self.ends.append("closed")
         except ConnectionLost:

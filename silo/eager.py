@@ -1,0 +1,235 @@
+"""Eager tasks: the first step of a coroutine is made at once, and it gets a task of its own only if it has to wait.
+
+Most turns of grains never wait for anything. A task for each would cost a pass of the event loop before it begins, and
+more time than many a turn. Python 3.12 has eager tasks; these work on 3.11 too, and what is over with its first step
+takes no task at all.
+
+While a coroutine makes its first step, `asyncio.current_task()` is a task that stands ready for it, so that timeouts,
+task groups and cancellation mean what they mean in any task. If it has to wait, that task carries it on from there;
+else the task stands ready for the next one, unless somebody has kept hold of it. How a task becomes the current one is
+in what asyncio documents for those who extend it ("Task lifetime support").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from asyncio.tasks import _enter_task, _leave_task
+from collections.abc import Callable, Coroutine, Generator
+from sys import getrefcount
+from typing import Any, Final, NoReturn
+from weakref import getweakrefcount
+
+NESTED_MAX: Final = 8
+"""How many first steps may be made within one another, as by grains that call each other; others wait for a pass."""
+
+
+class EagerTasks:
+    """Starts coroutines eagerly, and owns those that are not over.
+
+    Args:
+        name: of their tasks.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._ready: list[_Carrier] = []
+        self._running: set[asyncio.Task[None]] = set()
+        self._nested = 0
+
+    def __len__(self) -> int:
+        """How many are not over."""
+        return len(self._running)
+
+    def start(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
+        """Make the first step of a coroutine, in this context, and have the rest carried on.
+
+        It should raise nothing but CancelledError; anything else goes to the loop's exception handler.
+        """
+        carrier = self._ready.pop() if self._ready else _Carrier(self._loop, self._name, context, self._running)
+        if self._nested >= NESTED_MAX:
+            carrier.begin(coroutine, context)
+            return
+        loop = self._loop  # and no name here for the task: see `is_untouched`
+        outer = asyncio.current_task(loop)
+        if outer is not None:
+            _leave_task(loop, outer)
+        _enter_task(loop, carrier.task)
+        self._nested += 1
+        try:
+            yielded = context.run(coroutine.send, None)
+        except StopIteration:
+            pass
+        except asyncio.CancelledError:
+            pass  # as for a task that ends so: who cancelled it knows
+        except Exception as error:
+            loop.call_exception_handler({"message": f"{self._name} failed", "exception": error})
+        else:
+            carrier.carry_on(coroutine, context, yielded)
+            return
+        finally:
+            self._nested -= 1
+            _leave_task(loop, carrier.task)
+            if outer is not None:
+                _enter_task(loop, outer)
+        if carrier.is_untouched:
+            self._ready.append(carrier)
+        else:  # who has kept hold of it may cancel it yet, and would mean the coroutine that is over
+            carrier.task.cancel()
+
+    async def close(self, timeout_s: float) -> int:
+        """Cancel all that is not over; returns how many still are not, that much later."""
+        tasks = self._running | {carrier.task for carrier in self._ready}
+        self._ready.clear()
+        for task in tasks:
+            task.cancel()
+        if not tasks:
+            return 0
+        _, left = await asyncio.wait(tasks, timeout=timeout_s)
+        return len(left)
+
+
+class _Carrier(Coroutine[Any, Any, None]):
+    """What such a task runs: nothing while it stands ready, then the one coroutine that it was given."""
+
+    __slots__ = ("_context", "_coroutine", "_loop", "_ready", "_references", "_running", "_stepped", "_yielded", "task")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        context: contextvars.Context,
+        running: set[asyncio.Task[None]],
+    ) -> None:
+        self._loop = loop
+        self._running = running
+        self._coroutine: Coroutine[Any, Any, None] | None = None
+        self._context: contextvars.Context
+        self._stepped = False
+        """It has made a step of which the task has not heard."""
+        self._yielded: Any = None
+        """What it waits for after that."""
+        self._ready: asyncio.Future[None] | None = None
+        self.task: asyncio.Task[None] = loop.create_task(self, name=name, context=context.copy())
+        self._references = self._count_references()
+
+    @property
+    def is_untouched(self) -> bool:
+        """Nobody has cancelled the task, or kept hold of it: it is referred to as when it was new, by loop and carrier.
+
+        Asked where no name refers to it.
+        """
+        return self._count_references() == self._references and not self.task.cancelling()
+
+    def _count_references(self) -> tuple[int, int]:
+        return getrefcount(self.task), getweakrefcount(self.task)
+
+    def begin(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
+        """Run this from its beginning."""
+        self._coroutine, self._context = coroutine, context
+        self._running.add(self.task)
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+
+    def carry_on(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context, yielded: object) -> None:
+        """Run this from after its first step, which ended with waiting for what it yielded."""
+        self._stepped, self._yielded = True, yielded
+        self.begin(coroutine, context)
+
+    # What a task asks of the coroutine that it runs.
+
+    def send(self, value: Any, /) -> Any:
+        coroutine = self._coroutine
+        if coroutine is None:
+            self._ready = self._loop.create_future()
+            return next(self._ready.__await__())
+        if self._stepped:
+            return self._first_wait()
+        try:
+            return self._context.run(coroutine.send, value)
+        except BaseException:
+            self._running.discard(self.task)
+            raise
+
+    def throw(self, error: BaseException, *_: Any) -> Any:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - the form that tasks use
+        coroutine = self._coroutine
+        if coroutine is None:
+            raise error
+        if self._stepped:
+            waits_for = self._first_wait()
+            if asyncio.isfuture(waits_for) and waits_for.cancel():
+                return waits_for  # as for any task that is cancelled while it waits
+        try:
+            return self._context.run(coroutine.throw, error)
+        except BaseException:
+            self._running.discard(self.task)
+            raise
+
+    def _first_wait(self) -> Any:
+        yielded, self._yielded, self._stepped = self._yielded, None, False
+        return yielded
+
+    def close(self) -> None:
+        if self._coroutine is not None:
+            self._running.discard(self.task)
+            self._context.run(self._coroutine.close)
+
+    def __await__(self) -> Generator[Any, Any, NoReturn]:
+        raise TypeError("only its own task runs it")
+
+    # What debuggers and listings of tasks look at.
+
+    @property
+    def cr_frame(self) -> Any:
+        return getattr(self._coroutine, "cr_frame", None)
+
+    @property
+    def cr_await(self) -> Any:
+        return getattr(self._coroutine, "cr_await", None)
+
+
+class Driven:
+    """A coroutine that is driven without a task, for one that asks for none: it may wait for futures, and no more.
+
+    Args:
+        on_over: called once it is over, with what it raised; it must not raise.
+    """
+
+    __slots__ = ("_context", "_coroutine", "_loop", "_on_over")
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, None],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+        on_over: Callable[[BaseException | None], None],
+    ) -> None:
+        self._coroutine: Coroutine[Any, Any, None] | None = coroutine
+        self._loop = loop
+        self._context = context
+        self._on_over = on_over
+        self._step()
+
+    def _step(self, _: object = None) -> None:
+        coroutine = self._coroutine
+        if coroutine is None:
+            return  # it was closed while it waited
+        try:
+            waits_for = coroutine.send(None)
+        except StopIteration:
+            self._on_over(None)
+        except (Exception, asyncio.CancelledError) as error:
+            self._on_over(error)
+        else:
+            if waits_for is None:
+                self._loop.call_soon(self._step, context=self._context)
+            else:
+                waits_for._asyncio_future_blocking = False  # as a task does: it is what waits for the future now
+                waits_for.add_done_callback(self._step, context=self._context)
+
+    def close(self) -> None:
+        """End it where it waits; `on_over` is not called."""
+        coroutine, self._coroutine = self._coroutine, None
+        if coroutine is not None:
+            coroutine.close()
