@@ -36,6 +36,16 @@ class _Ended(Exception):
         self.ending = ending
 
 
+class Pace:
+    """Whether calls come one by one at the moment, or many at once: what one link takes in, others send on."""
+
+    __slots__ = ("frames_last",)
+
+    def __init__(self) -> None:
+        self.frames_last = 0
+        """How many frames the last batch had that any link of this process read or wrote."""
+
+
 class Carrier:
     """Carries one session over one connection: `run` until it ends, then `close`.
 
@@ -48,6 +58,7 @@ class Carrier:
         view_version: the version that batches name.
         on_frame: called for each frame that arrives. It must not raise: the session ends if it does.
         on_batch: called after each batch, with the view version that it named.
+        pace: of all links of this process.
     """
 
     def __init__(
@@ -62,6 +73,7 @@ class Carrier:
         view_version: Callable[[], int],
         on_frame: Callable[[Frame], None],
         on_batch: Callable[[int], None],
+        pace: Pace,
     ) -> None:
         self.opened = opened
         self.dialler = dialler
@@ -72,6 +84,7 @@ class Carrier:
         self._view_version = view_version
         self._on_frame = on_frame
         self._on_batch = on_batch
+        self._pace = pace
         self._loop = loop = asyncio.get_running_loop()
         self._stop: asyncio.Future[Ending] = loop.create_future()
         self._context = contextvars.copy_context()
@@ -79,8 +92,6 @@ class Carrier:
         self._is_writing = False
         self._is_taking_in = False
         self._soon: asyncio.Handle | None = None
-        self._frames_last = 0
-        """How many frames the last batch had."""
         self._empty_is_due = False
         self._last_word: bytes | None = None
         self._last_word_written: asyncio.Future[None] = loop.create_future()
@@ -92,12 +103,12 @@ class Carrier:
     def wake(self) -> None:
         """Something was pushed into the session.
 
-        It is written at once where frames come one by one, so that none waits for a pass of the loop. Where several
-        come in a pass, all of them wait for its end, so that they leave together.
+        It is written at once where calls come one by one, and nothing is on its way. Else all that come in a pass of
+        the loop leave together.
         """
         if self._is_writing or self._is_taking_in:
             return  # it is looked at when that ends
-        if self._frames_last <= 1:
+        if self._pace.frames_last <= 1 and self._session.is_quiet:
             self._start_writing()
         elif self._soon is None:
             self._soon = self._loop.call_soon(self._start_writing, context=self._context)
@@ -174,7 +185,8 @@ class Carrier:
             if written is None and (stopped or not self._empty_is_due):
                 return
             self._empty_is_due = False
-            self._frames_last = len(written.frames) if written is not None else 0
+            if written is not None:
+                self._pace.frames_last = len(written.frames)
             body = message_encoder.encode(session.batch(written, self._view_version()))
             if written is not None and written.on_written:
                 for call in written.on_written:
@@ -223,7 +235,9 @@ class Carrier:
             frames = session.receive(batch, size, self._heard)
         except (SessionBroken, JoinFailed) as error:
             raise _Ended(Ending(str(error), RefusalCode.BROKEN)) from None
-        self._is_taking_in = len(frames) > 1  # what one frame leads to is written at once
+        if frames:
+            self._pace.frames_last = len(frames)
+        self._is_taking_in = len(frames) > 1
         try:
             self._deliver(frames)
         finally:

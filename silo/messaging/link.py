@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from silo.messaging.carrier import Carrier, Ending
+from silo.messaging.carrier import Carrier, Ending, Pace
 from silo.messaging.greeting import Peer, RefusalCode
 from silo.messaging.limits import LinkLimits
 from silo.messaging.session import Session, SessionBroken
@@ -62,6 +62,7 @@ class Link:
         endpoint: str,
         view_version: Callable[[], int],
         on_ended: Callable[[Link], None],
+        pace: Pace,
     ) -> None:
         self.peer = peer
         self.endpoint = endpoint
@@ -73,6 +74,7 @@ class Link:
         self._limits = limits
         self._view_version = view_version
         self._on_ended = on_ended
+        self._pace = pace
         self._loop = asyncio.get_running_loop()
         self._carrier: Carrier | None = None
         self._detached = asyncio.Event()
@@ -169,6 +171,7 @@ class Link:
             view_version=self._view_version,
             on_frame=self._on_frame,
             on_batch=self._on_batch,
+            pace=self._pace,
         )
         self.opened = opened
         self.connections += 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import NamedTuple
 
 from silo.directory.addresses import SiloAddress
-from silo.messaging.carrier import Ending
+from silo.messaging.carrier import Ending, Pace
 from silo.messaging.greeting import (
     NONCE_BYTES,
     Credentials,
@@ -77,6 +77,7 @@ class Links:
         self._dialling: dict[Link, asyncio.Task[None]] = {}
         self._ended_silos: OrderedDict[SiloAddress, str] = OrderedDict()
         self._offered: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
+        self._pace = Pace()
         self._greetings = 0
         self._closing = False
 
@@ -199,6 +200,7 @@ class Links:
             endpoint=endpoint,
             view_version=self._view_version,
             on_ended=self._forget,
+            pace=self._pace,
         )
 
     def _begin(self, link: Link, connecting: Coroutine[None, None, None] | None) -> None:

@@ -287,6 +287,11 @@ class Session:
         return not (self._urgent or self._requests or self._large or self._streams or self._unacked)
 
     @property
+    def is_quiet(self) -> bool:
+        """All that was written is acknowledged."""
+        return not self._unacked
+
+    @property
     def waits(self) -> bool:
         """Something waits to be taken."""
         return bool(self._urgent or self._requests or self._large or self._streams or self._resend)
