@@ -570,6 +570,31 @@ async def test_what_is_noted_of_placings_is_bounded_though_their_calls_time_out(
 
 
 @told
+async def test_a_placing_whose_call_has_ended_is_not_followed(scene: Scene) -> None:
+    """Two silos whose notes of old placings named each other once sent a call to and fro between them."""
+    await scene.start("a", "b", "c", kinds=KINDS)
+    desk = scene.silo("a").grain(Desk, "k")
+    scene.stand.without_directory.add("b")  # so nobody hears what became of the placing there
+    with pytest.raises(CallTimeout):
+        await with_timeout(with_hint(desk, "b"), 0.5).do("lost")
+    assert await with_timeout(with_hint(desk, "c"), 5.0).do("found") == "c"
+
+
+@told
+async def test_the_call_of_another_silo_follows_no_placing_though_its_call_is_still_out(scene: Scene) -> None:
+    await scene.start("a", "b", "c", kinds=KINDS)
+    desk, a = scene.silo("a").grain(Desk, "k"), scene.silo("a").address
+    scene.stand.without_directory.add("b")
+    placing = asyncio.create_task(with_timeout(with_hint(desk, "b"), 10.0).do("waits at b"))
+    await scene.cluster.seen(lambda: scene.silo("b").runtime.router.arrived_count == 1)
+    scene.silo("c").runtime.cache.learn(Entry(grain_id(desk), a, "of old", 1))
+    call = with_timeout(with_hint(scene.silo("c").grain(Desk, "k"), "c"), 5.0).do("found")
+    assert await call == "c"
+    scene.stand.without_directory.clear()
+    assert await placing == "c"
+
+
+@told
 async def test_a_hook_that_ends_in_cancellation_is_a_failed_activation(scene: Scene) -> None:
     await scene.start("a", kinds=KINDS)
     with pytest.raises(ActivationFailed, match="CancelledError"):
