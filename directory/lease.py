@@ -85,6 +85,11 @@ class LeaseSettings:
         return self.lease_s / 5
 
     @property
+    def return_within_s(self) -> float:
+        """How long a silo that is leaving, and has lost its lease, waits for the table to come back."""
+        return self.lease_s / 5
+
+    @property
     def ask_within_s(self) -> float:
         """How long join, advance and goodbye are tried again before they fail with MembershipUnavailable."""
         return self.lease_s * 2

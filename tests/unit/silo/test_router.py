@@ -32,6 +32,7 @@ from silo.routing.call import Answer, Call
 from silo.routing.router import PLACING_SPARE
 from silo.settings import QueueSettings
 from silo.wire.frames import Cancel, Flag, Outcome, Request
+from tests.cluster.clusters import LEASE
 from tests.cluster.stage import gate, say, stage
 from tests.support.memory_cluster import Scene, told
 
@@ -696,6 +697,40 @@ async def test_the_calls_of_a_silo_that_stops_end_with_it_though_it_could_not_le
     scene.stand.without_table.add("a")
     await scene.silo("a").drain_and_stop()
     assert isinstance(await asyncio.wait_for(ended(call), 1.0), OutcomeUnknown)
+
+
+@told
+async def test_a_silo_that_loses_its_lease_while_it_drains_gives_up_with_it(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    call = asyncio.create_task(with_timeout(desk, 3_000.0).wait("never"))
+    await scene.stage.heard("began never")
+    stopping = asyncio.create_task(scene.silo("a").drain_and_stop())
+    await scene.cluster.draining(desk)
+    scene.stand.without_table.add("a")
+    began = asyncio.get_running_loop().time()
+    await stopping
+    assert asyncio.get_running_loop().time() - began < 1.5 * LEASE.lease_s
+    assert isinstance(await ended(call), OutcomeUnknown)
+
+
+@told
+async def test_a_lease_that_comes_back_at_once_ends_no_drain(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    call = asyncio.create_task(desk.wait("go"))
+    await scene.stage.heard("began go")
+    stopping = asyncio.create_task(scene.silo("a").drain_and_stop())
+    await scene.cluster.draining(desk)
+    scene.stand.without_table.add("a")
+    await scene.cluster.seen(lambda: not scene.silo("a").runtime.membership.right.is_held())
+    scene.stand.without_table.clear()
+    await scene.cluster.seen(lambda: scene.silo("a").runtime.membership.right.is_held())
+    await asyncio.sleep(LEASE.lease_s)
+    scene.stage.gate("go").open()
+    assert await call == "a"
+    await stopping
+    assert await scene.silo("b").grain(Desk, "k").listed() == ["first"]
 
 
 @told
