@@ -210,7 +210,7 @@ class LeaseCore:
         dues = [errand.retry_at for errand in self._errands.values() if errand.retry_at is not None]
         if self.phase is Phase.MEMBER:
             dues.append(self._renewal_at + self.settings.renew_every_s)
-            if self._renewing is None:
+            if self._renewing is None and self._renewal_at <= self._answered_at:  # the last one was not failed
                 dues.extend(
                     due for due in (self._judge_at(silo, now) for silo in self._observed) if due > self._answered_at
                 )
