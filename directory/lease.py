@@ -86,8 +86,8 @@ class LeaseSettings:
 
     @property
     def return_within_s(self) -> float:
-        """How long a silo that is leaving, and has lost its lease, waits for the table to come back."""
-        return self.lease_s / 5
+        """How long a silo that is leaving, and has lost its lease, waits for it to come back: for one renewal."""
+        return self.lease_s * 3 / 10
 
     @property
     def ask_within_s(self) -> float:

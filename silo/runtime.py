@@ -36,7 +36,7 @@ from silo.placement.decision import Placement
 from silo.reference import Reference, grain_id, reference_binder
 from silo.reporting import Reporter
 from silo.routing.book import CallBook
-from silo.routing.limits import RoutingLimits
+from silo.routing.limits import VERDICT_GRACE_S, RoutingLimits
 from silo.routing.router import Router
 from silo.serialization.registry import TypeRegistry
 from silo.serialization.serializer import Serializer
@@ -243,6 +243,8 @@ class Runtime:
             limit_names=("silo_queue_calls_max", "silo_queue_bytes_max"),
             lane_calls_max=queues.queue_calls_max,
             large_bytes=settings.link.chunk_bytes,
+            answer_grace_s=VERDICT_GRACE_S,
+            recalls_first=True,
         )
         self.router = Router(
             self.me,
@@ -468,7 +470,7 @@ class Runtime:
 
     async def _goodbye(self) -> None:
         lease = self.settings.lease
-        within_s = lease.lease_s if self.membership.right.is_held() else lease.return_within_s
+        within_s = lease.lease_s if self.membership.right.is_held() else lease.ask_timeout_s
         try:
             async with asyncio.timeout(within_s):
                 await self.membership.goodbye()

@@ -58,7 +58,7 @@ async def test_a_silo_told_to_stop_while_redis_is_away_ends_in_order_within_a_le
         answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10.0)
         print(f"\n{redis}: both ended {took_s:.1f} s after SIGTERM; a lease is {LEASE_S} s")
         assert codes == [0, 0]
-        assert took_s < 1.2 * LEASE_S + ENDS_WITHIN_S
+        assert took_s < 1.3 * LEASE_S + ENDS_WITHIN_S
         assert all(isinstance(answer, OutcomeUnknown) for answer in answers)
         for silo in silos:
             (given_up,) = logged(silo.log, "silo.drain_failed")
