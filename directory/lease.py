@@ -85,6 +85,11 @@ class LeaseSettings:
         return self.lease_s / 5
 
     @property
+    def return_within_s(self) -> float:
+        """How long a silo that is leaving, and has lost its lease, waits for it to come back: for one renewal."""
+        return self.lease_s * 3 / 10
+
+    @property
     def ask_within_s(self) -> float:
         """How long join, advance and goodbye are tried again before they fail with MembershipUnavailable."""
         return self.lease_s * 2
@@ -205,7 +210,7 @@ class LeaseCore:
         dues = [errand.retry_at for errand in self._errands.values() if errand.retry_at is not None]
         if self.phase is Phase.MEMBER:
             dues.append(self._renewal_at + self.settings.renew_every_s)
-            if self._renewing is None:
+            if self._renewing is None and self._renewal_at <= self._answered_at:  # the last one was not failed
                 dues.extend(
                     due for due in (self._judge_at(silo, now) for silo in self._observed) if due > self._answered_at
                 )

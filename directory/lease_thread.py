@@ -41,6 +41,7 @@ from silo.directory.lease_events import (
     UnwatchProcess,
     WatchProcess,
 )
+from silo.directory.logs import get_logger
 from silo.directory.loop_watch import LoopWatch, end_process
 from silo.directory.membership import (
     MembershipTable,
@@ -57,7 +58,7 @@ from silo.directory.process_identity import ProcessWatch
 from silo.directory.redis_hints import Hints
 from silo.directory.turn_right import LeasedRight, boot_clock
 
-_log = logging.getLogger("silo.membership")
+_log = get_logger("silo.membership")
 
 
 class ThreadedMembership:
@@ -225,7 +226,7 @@ class _LeaseThread(threading.Thread):
                     raise RuntimeError("the event loop is stuck")
         except BaseException as error:  # nobody is above this frame; the loop is told, and treats it as fatal
             self._board.right.deadline = -math.inf  # before anybody hears of it
-            _log.critical("membership.lease_failed: no turn may start any more", exc_info=True)
+            _log.critical("membership.lease_failed", exc_info=True)
             self._tell(self._board.fail, error)
         finally:
             self._board.right.deadline = -math.inf
@@ -280,7 +281,7 @@ class _LeaseThread(threading.Thread):
                     self._on(Failed(other, sent_at, error))
                 return
             if self._failures:
-                _log.warning("membership.store_back: the membership table answers again")
+                _log.warning("membership.store_back", failures=self._failures)
                 self._failures = 0
             self._on(Answered(request, sent_at, answer))
 
@@ -288,7 +289,7 @@ class _LeaseThread(threading.Thread):
         self._failures += 1
         if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … in a row
             level = logging.WARNING if isinstance(error, MembershipUnavailable) else logging.ERROR
-            _log.log(level, "membership.store_unreachable: %s (%d in a row)", error, self._failures)
+            _log.log(level, "membership.store_unreachable", why=str(error), failures=self._failures)
 
     def _publish(self) -> None:
         if self._orders:
@@ -343,7 +344,7 @@ class _LeaseThread(threading.Thread):
 
     def _process_ended(self, silo: SiloAddress) -> None:
         self._unwatch_process(silo)
-        _log.warning("membership.process_ended: the process of %s has ended", silo)
+        _log.warning("membership.process_ended", silo=str(silo))
         self._on(ProcessEnded(silo))
 
     def _unwatch_process(self, silo: SiloAddress) -> None:

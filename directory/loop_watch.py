@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
-import logging
 import os
 import sys
 import threading
@@ -17,7 +16,9 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
-_log = logging.getLogger("silo.membership")
+from silo.directory.logs import get_logger
+
+_log = get_logger("silo.membership")
 
 LOOP_STUCK_EXIT_CODE: Final = 70
 """What a process ends with whose event loop was stuck: EX_SOFTWARE of sysexits."""
@@ -29,7 +30,7 @@ FRAMES_SHOWN: Final = 6
 
 def end_process(stuck_s: float) -> None:
     """Show all stacks on stderr and end the process at once: nothing that a stuck loop owns can be waited for."""
-    _log.critical("membership.loop_stuck: the event loop has not turned for %.0f s; this process ends", stuck_s)
+    _log.critical("membership.loop_stuck", silent_s=round(stuck_s), exit_code=LOOP_STUCK_EXIT_CODE)
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr may be closed; ending matters more
         faulthandler.dump_traceback(all_threads=True)
     os._exit(LOOP_STUCK_EXIT_CODE)
@@ -94,7 +95,7 @@ class LoopWatch:
         self._looked_at = now
         if self._silent_s > LOOP_SLOW_AFTER_S and not self._reported:
             self._reported = True
-            _log.warning("membership.loop_slow: the event loop is busy for %.1f s:\n%s", self._silent_s, self._stack())
+            _log.warning("membership.loop_slow", busy_s=round(self._silent_s, 1), stack=self._stack())
         if self._silent_s < self._loop_stuck_after_s:
             return True
         self._on_stuck(self._silent_s)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Any, Final, cast
 
 from redis.exceptions import RedisError
 
 from silo.directory.errors import MembershipUnavailable
+from silo.directory.logs import get_logger
 from silo.directory.membership import EMPTY_VIEW, View
 from silo.directory.redis_connection import RedisClient, cancellable
 from silo.directory.redis_membership import members_key, read_table, translated, views_channel
 
-_log = logging.getLogger("silo.membership")
+_log = get_logger("silo.membership")
 
 READ_EVERY_S: Final = 2.0
 """How long a change may go unnoticed where its hint was lost."""
@@ -88,7 +88,7 @@ class MembersReader:
                 except MembershipUnavailable as error:
                     failures += 1
                     if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … in a row
-                        _log.warning("membership.store_unreachable: %s (%d in a row)", error, failures)
+                        _log.warning("membership.store_unreachable", why=str(error), failures=failures)
                 with contextlib.suppress(TimeoutError):  # not wait_for: on 3.11 it may swallow a cancellation
                     async with asyncio.timeout(self._read_every_s):
                         await self._hinted.wait()
@@ -108,7 +108,7 @@ class MembersReader:
                 await cancellable(pubsub.subscribe(self._channel))
                 await self._hear(pubsub)
             except (RedisError, OSError) as error:
-                _log.debug("membership.hints_lost: %s", error)
+                _log.debug("membership.hints_lost", why=str(error))
                 await asyncio.sleep(self._read_every_s)
             finally:
                 await pubsub.aclose()
@@ -136,4 +136,4 @@ class MembersReader:
             try:
                 on_view(view)
             except Exception:
-                _log.exception("membership.subscriber_failed: a callback for version %d raised", view.version)
+                _log.exception("membership.subscriber_failed", version=view.version)

@@ -208,6 +208,10 @@ class TurnRight(Protocol):
         """Wait until the right is held (again); raises SiloFenced once the silo was declared dead."""
         ...
 
+    async def lost(self) -> None:
+        """Wait until the right is not held, be it only for now."""
+        ...
+
 
 class Membership(Protocol):
     """What the runtime of one silo sees of the cluster. All methods are for the event loop's own thread."""

@@ -19,10 +19,11 @@ from silo.directory.lease_events import (
     UnwatchProcess,
     WatchProcess,
 )
+from silo.directory.logs import get_logger
 from silo.directory.membership import EMPTY_VIEW, SiloStatus, View
 from silo.directory.turn_right import LeasedRight
 
-_log = logging.getLogger("silo.membership")
+_log = get_logger("silo.membership")
 
 
 class MembershipBoard:
@@ -66,7 +67,7 @@ class MembershipBoard:
                 case ResignRight(dead, because):
                     self.right.resign(because)
                     if dead:
-                        _log.error("membership.declared_dead: %s gives up everything: %s", self.me, because)
+                        _log.error("membership.declared_dead", silo=str(self.me), because=because)
                         self._ended.set()
                 case Conclude(token, error):
                     self._conclude(token, error)
@@ -105,24 +106,24 @@ class MembershipBoard:
             try:
                 on_view(view)
             except Exception:
-                _log.exception("membership.subscriber_failed: a callback for version %d raised", view.version)
+                _log.exception("membership.subscriber_failed", version=view.version)
 
     def _report(self, before: View, view: View) -> None:
         for row in view.living():
             old = before.row(row.silo)
             if old is None or old.status is not row.status:
-                _log.info("membership.member: %s (%s) is %s", row.silo, row.info.name, row.status.name.lower())
+                status = row.status.name.lower()
+                _log.info("membership.member", silo=str(row.silo), name=row.info.name, status=status)
         for row in before.living():
             if not view.is_alive(row.silo):
                 left = row.status is SiloStatus.LEAVING
-                level, event = (logging.INFO, "member_left") if left else (logging.WARNING, "member_dead")
-                _log.log(level, "membership.%s: %s (%s)", event, row.silo, row.info.name)
+                level = logging.INFO if left else logging.WARNING
+                event = "membership.member_left" if left else "membership.member_dead"
+                _log.log(level, event, silo=str(row.silo), name=row.info.name)
         mine = view.row(self.me) if self.me is not None else None
         if mine is None or mine.status is not SiloStatus.JOINING or before.row(mine.silo) is not None:
             return
         for row in view.others(mine.silo):
             if row.info.name == mine.info.name or row.silo.endpoint == mine.silo.endpoint:
                 # allowed: it may be the one before this start; but only proof or a verdict says that it is gone
-                _log.warning(
-                    "membership.namesake: %s has the name or endpoint of %s, which counts as alive", mine.silo, row.silo
-                )
+                _log.warning("membership.namesake", silo=str(mine.silo), alive=str(row.silo))

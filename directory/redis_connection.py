@@ -12,7 +12,6 @@ URLs; the sentinels' own login, where they ask for one, is given there as `senti
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -40,6 +39,7 @@ from tenacity import (
 )
 
 from silo.directory.errors import DirectoryUnavailable, InvalidSettings
+from silo.directory.logs import get_logger
 
 Options = dict[str, Any]
 """Keyword arguments of redis-py's clients, which annotates them only in part."""
@@ -101,7 +101,7 @@ _CLUSTER_BACKOFF: Final = ExponentialWithJitterBackoff(base=0.05, cap=0.4)
 """Waits, in seconds, of redis-py's own retries; a Redis Cluster client needs some to follow redirections."""
 
 _T = TypeVar("_T")
-_log = logging.getLogger("silo.directory.redis")
+_log = get_logger("silo.directory.redis")
 
 
 class RedisPipeline(Protocol):
@@ -260,7 +260,7 @@ async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]
 
     async def before_next_try(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
-        _log.debug("%s: try %d failed: %s", what, state.attempt_number, error)
+        _log.debug("directory.try_failed", what=what, attempt=state.attempt_number, why=str(error))
         if isinstance(error, redis.exceptions.TimeoutError) or (error is not None and "READONLY" in error_codes(error)):
             await drop_idle(client)  # they lead to the same server, which is dead, cut off or demoted
 

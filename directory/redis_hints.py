@@ -7,7 +7,6 @@ read with each renewal anyway.
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
@@ -15,9 +14,10 @@ from typing import Any, Final, Protocol, cast
 import redis
 from redis.exceptions import RedisError
 
+from silo.directory.logs import get_logger
 from silo.directory.redis_membership import views_channel
 
-_log = logging.getLogger("silo.membership")
+_log = get_logger("silo.membership")
 
 PING_EVERY_S: Final = 2.0
 SILENCE_MAX_S: Final = 6.0
@@ -119,5 +119,5 @@ class RedisHints:
             self._give_up(f"it could not be opened: {error}")
 
     def _give_up(self, because: str) -> None:
-        _log.info("membership.hints_lost: the subscription is opened anew, since %s", because)
+        _log.info("membership.hints_lost", why=because)
         self.close()

@@ -46,6 +46,10 @@ class LeasedRight:
         if self._why is not None:
             raise SiloFenced(f"this silo may start no turns any more: {self._why}")
 
+    async def lost(self) -> None:
+        while (left_s := self.deadline - self._clock()) > 0:  # noqa: ASYNC110 - time alone takes the right away
+            await asyncio.sleep(left_s)
+
     def extended(self) -> None:
         """The deadline has moved: whoever waits looks again."""
         returned, self._returned = self._returned, None

@@ -18,7 +18,7 @@ class ActivationReason(enum.StrEnum):
 
 
 class DeactivationReason(enum.StrEnum):
-    """Why `on_deactivate` runs."""
+    """Why `on_deactivate` runs. It does not run where the grain is another activation's: nothing counts there."""
 
     IDLE = "idle"
     """Nobody called for the kind's `collect_after`."""
@@ -28,8 +28,6 @@ class DeactivationReason(enum.StrEnum):
     """The silo ends and no other silo could take the grain."""
     APPLICATION = "application"
     """The grain asked for it: `self.deactivate()`."""
-    SUPERSEDED = "superseded"
-    """The directory names another activation; nothing that this one still does through the runtime counts."""
 
 
 @dataclass(frozen=True, slots=True)

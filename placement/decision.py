@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import random
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.logs import get_logger
 from silo.directory.membership import SiloRow, View
 from silo.placement.candidates import Exclusion, HostsOfView, Narrowing
 from silo.placement.failures import PolicyFailures
@@ -27,7 +27,7 @@ from silo.placement.policy import (
 )
 from silo.placement.rules import ParsedRule, PlacementRule, parse_rule, policy_named
 
-logger = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Source = Literal["hint", "force", "declared", "type", "cluster", "default", "fallback"]
 """Who decided: the caller's hint, the operator's `force_policies`, the grain's declaration, `type_policies`, the
@@ -226,7 +226,7 @@ class Placement:
         source, policy = self._first_policy(levels)
         declared = levels[1][1].policy
         if source == "force" and declared is not None:
-            logger.info("force_policies: kind %r is placed by %r, not by its own %r", kind, policy.name, declared.name)
+            log.info("placement.declaration_overridden", kind=kind, policy=policy.name, declared=declared.name)
         filters = [narrowing for _, rule in levels for narrowing in rule.filters]
         return _Plan(
             policy,

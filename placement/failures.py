@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping
 
-logger = logging.getLogger(__name__)
+from silo.directory.logs import get_logger
+
+log = get_logger(__name__)
 
 
 class PolicyFailures:
@@ -20,7 +21,7 @@ class PolicyFailures:
         self._counts[name] += 1
         count = self._counts[name]
         if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th …: a broken policy is called for every activation
-            logger.error("placement: %s failed in %s (%s times so far)", name, method, count, exc_info=error)
+            log.error("placement.policy_failed", policy=name, method=method, times=count, exc_info=error)
 
     def counts(self) -> Mapping[str, int]:
         """The failures so far, by name."""

@@ -8,15 +8,15 @@ TPDS 2000).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from silo.directory.addresses import SiloAddress
+from silo.directory.logs import get_logger
 from silo.placement.policy import PolicyRuntime
 
-logger = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 REFRESH_S = 1.0
 """How often the own load is read and the age of the others' reports is counted on, in seconds."""
@@ -50,7 +50,7 @@ class LoadView:
     def report(self, silo: SiloAddress, count: int) -> None:
         """Take in what a silo says of itself: own placements there are part of it from now on. Nonsense is ignored."""
         if not 0 <= count < LOAD_MAX:  # a float NaN from a broken peer is caught here, too
-            logger.debug("silo %s reports an impossible load, which is ignored: %r", silo, count)
+            log.debug("placement.load_ignored", silo=str(silo), load=repr(count))
             return
         self._loads[silo] = _Load(count)
         self._average = None
@@ -126,10 +126,7 @@ class AttachedLoads:
             age = loads.youngest_age(silo for silo in members if silo != me)
             blind = blind + 1 if age is not None and age > STALE_AFTER_PERIODS else 0
             if blind % STALE_AFTER_PERIODS == 1:
-                logger.warning(
-                    "silo %s has had no load report of any peer for %s periods of %s s: it places at random among them",
-                    *(me, age, self._refresh_s),
-                )
+                log.warning("placement.blind", silo=str(me), periods_without_report=age, period_s=self._refresh_s)
 
         undo = ExitStack()
         try:

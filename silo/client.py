@@ -39,6 +39,7 @@ from silo.moving.parts import MIGRATE, MoveOrder
 from silo.reference import Reference, grain_id, reference_binder
 from silo.routing.book import CallBook
 from silo.routing.call import Answer, Call
+from silo.routing.limits import VERDICT_GRACE_S
 from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
 from silo.serialization.serializer import Serializer
 from silo.surroundings import open_grpc
@@ -60,8 +61,10 @@ LANE_CALLS_MAX = 10_000
 """Calls of one client to one grain that may be held back to keep their order."""
 TRIES_MAX = 8
 """How often a call that is known not to have run is sent again."""
-ANSWER_GRACE_S = 0.25
-"""How long past its deadline a call waits for the gateway to say why: what it waited for, or that it has not run."""
+ANSWER_GRACE_S = 2 * VERDICT_GRACE_S
+"""How long past its deadline a call waits for the gateway to say why: what it waited for, or that it has not run.
+
+The gateway may have to ask another silo."""
 CLOSE_GRACE_S = 1.0
 """How long closing waits for what is on its way."""
 MOVES_IN_FLIGHT_MAX = 200

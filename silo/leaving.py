@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
+from typing import Any
 
 from silo.activation.catalog import Catalog
+from silo.directory.errors import MembershipUnavailable
+from silo.directory.membership import TurnRight
 from silo.logs import get_logger
 from silo.messaging.links import Links
 from silo.messaging.permissions import Role
@@ -13,12 +17,45 @@ from silo.migration.lifecycle import DeactivationReason
 from silo.migration.outcome import MoveReason, MoveStatus
 from silo.moving.moves import Moves
 from silo.routing.book import CallBook
+from silo.tasks import cancelled
 from silo.wire.frames import GoAway
 
 log = get_logger(__name__)
 
 SETTLE_S = 5.0
 """How long a leaving silo waits for its peers to confirm that they have what it sent, and send it nothing more."""
+
+
+async def while_leased(work: Coroutine[Any, Any, None], right: TurnRight, return_within_s: float) -> None:
+    """Do the work of leaving for as long as this silo has a lease: without one it could only wait.
+
+    Args:
+        return_within_s: how long a lease that was lost may take to come back: it does at once where this process stood
+            still, and does not while Redis is away.
+
+    Raises:
+        MembershipUnavailable: the lease was lost before the work was done, and did not come back.
+    """
+    working = asyncio.create_task(work, name="leave")
+    lapsing = asyncio.create_task(_lapsed(right, return_within_s), name="watch the lease of a leaving silo")
+    try:
+        await asyncio.wait({working, lapsing}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            lapsing.result()
+            raise MembershipUnavailable("its lease has run out, since Redis did not answer")
+        working.result()
+    finally:
+        await cancelled((working, lapsing))
+
+
+async def _lapsed(right: TurnRight, return_within_s: float) -> None:
+    while True:
+        await right.lost()
+        try:
+            async with asyncio.timeout(return_within_s):
+                await right.held()
+        except TimeoutError:
+            return
 
 
 async def move_everything(catalog: Catalog, moves: Moves) -> None:

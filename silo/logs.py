@@ -1,8 +1,7 @@
-"""Structured logs: each record is an event with a dotted, stable name, and fields.
+"""Where the logs of our own processes go: one JSON object per line, or coloured text to a terminal.
 
 Everything goes through the standard library's `logging`, under loggers named after our modules: an application that
-embeds a silo sees the records wherever it sends its own, as `silo.ready cluster=prod silo=…`. `configure` is for
-processes of our own: it writes one JSON object per line, or coloured text to a terminal, for every record there is.
+embeds a silo sees the records wherever it sends its own, as `silo.ready cluster=prod silo=…`, and needs none of this.
 """
 
 from __future__ import annotations
@@ -16,37 +15,14 @@ from typing import Any, Literal, TextIO, cast
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-FIELDS = "silo_event"
-"""The attribute of a log record that carries the event's fields."""
+from silo.directory.logs import FIELDS, get_logger, to_standard
+
+__all__ = ["configure", "get_logger"]
+
 OURS = "silo"
 """The logger above all of ours."""
 QUIET = ("asyncio", "grpc", "opentelemetry")
 """Loggers of libraries whose debug output helps nobody here; they speak from `warning` on."""
-
-
-def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """The logger of a module: `log = get_logger(__name__)`, then `log.info("silo.ready", endpoint=…)`."""
-    logger = structlog.wrap_logger(
-        logging.getLogger(name), wrapper_class=structlog.stdlib.BoundLogger, processors=_to_standard()
-    )
-    return cast(structlog.stdlib.BoundLogger, logger)
-
-
-def _to_standard() -> list[Processor]:
-    return [
-        structlog.stdlib.filter_by_level,
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.PositionalArgumentsFormatter(),
-        _hand_over,
-    ]
-
-
-def _hand_over(_logger: WrappedLogger, _method: str, event: EventDict) -> tuple[tuple[str], dict[str, Any]]:
-    """Make it a standard record that reads well under anybody's formatter, with the fields attached for ours."""
-    passed_on = {key: event.pop(key) for key in ("exc_info", "stack_info", "stacklevel") if key in event}
-    name = str(event.pop("event"))
-    text = " ".join([name, *(f"{key}={value}" for key, value in event.items())])
-    return (text,), {**passed_on, "extra": {FIELDS: {"event": name, **event}}}
 
 
 def configure(
@@ -75,7 +51,7 @@ def configure(
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     logging.captureWarnings(True)
     structlog.configure(  # the application's own structlog loggers take the same way
-        processors=_to_standard(),
+        processors=to_standard(),
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )

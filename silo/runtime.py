@@ -19,7 +19,7 @@ from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, View
 from silo.directory.registrar import Registrar
 from silo.gateway import Gateway
 from silo.kinds import KindRegistry
-from silo.leaving import move_everything, say_last_words
+from silo.leaving import move_everything, say_last_words, while_leased
 from silo.loads import Loads
 from silo.logs import get_logger
 from silo.management_values import SiloReport
@@ -36,7 +36,7 @@ from silo.placement.decision import Placement
 from silo.reference import Reference, grain_id, reference_binder
 from silo.reporting import Reporter
 from silo.routing.book import CallBook
-from silo.routing.limits import RoutingLimits
+from silo.routing.limits import VERDICT_GRACE_S, RoutingLimits
 from silo.routing.router import Router
 from silo.serialization.registry import TypeRegistry
 from silo.serialization.serializer import Serializer
@@ -243,6 +243,8 @@ class Runtime:
             limit_names=("silo_queue_calls_max", "silo_queue_bytes_max"),
             lane_calls_max=queues.queue_calls_max,
             large_bytes=settings.link.chunk_bytes,
+            answer_grace_s=VERDICT_GRACE_S,
+            recalls_first=True,
         )
         self.router = Router(
             self.me,
@@ -439,32 +441,42 @@ class Runtime:
         await self.membership.declared_dead()
 
     async def drain_and_stop(self, timeout_s: float) -> None:
-        """Leave in order: publish it, move every grain, answer everything, say goodbye; only then stop listening."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        """Leave in order: publish it, move every grain, answer everything, say goodbye; only then stop listening.
+
+        What needs Redis is given up once the lease has run out: from then on nothing here may take effect anyway.
+        """
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._stop_serving()
-                await self.membership.advance(SiloStatus.LEAVING)
-                self.gateway.go_away()
-                await move_everything(self.catalog, self.moves)
-                await say_last_words(self.links, self.book)
+            async with asyncio.timeout(timeout_s):
+                await while_leased(self._leave(), self.membership.right, self.settings.lease.return_within_s)
         except TimeoutError:
             log.warning("silo.drain_unfinished", activations=len(self.catalog), calls=len(self.book))
         except SiloError as error:
-            log.warning("silo.drain_failed", why=str(error))
+            left = {"activations": len(self.catalog), "calls": len(self.book)}
+            log.warning("silo.drain_failed", why=str(error), **left)
         finally:  # whatever befell the drain: nothing is left listening
             self.book.fail_all(Closed(f"{self.name} had to stop before the call was answered"))
             await self._close(goodbye=True)
+
+    async def _leave(self) -> None:
+        await self._stop_serving()
+        await self.membership.advance(SiloStatus.LEAVING)
+        self.gateway.go_away()
+        await move_everything(self.catalog, self.moves)
+        await say_last_words(self.links, self.book)
 
     async def _stop_serving(self) -> None:
         if self._management is not None:
             await self._management.announce(serving=False)
 
     async def _goodbye(self) -> None:
+        lease = self.settings.lease
+        within_s = lease.lease_s if self.membership.right.is_held() else lease.ask_timeout_s
         try:
-            await self.membership.goodbye()
-        except SiloError as error:
-            log.warning("silo.goodbye_failed", why=str(error))
+            async with asyncio.timeout(within_s):
+                await self.membership.goodbye()
+        except (SiloError, TimeoutError) as error:
+            why = str(error) or f"the membership table did not answer within {within_s} s"
+            log.warning("silo.goodbye_failed", why=why, until="the others find its lease run out")
 
     async def abandon(self) -> None:
         """Declared dead: give up everything at once, without writing."""

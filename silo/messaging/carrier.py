@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from silo.eager import Driven
+from silo.logs import get_logger
 from silo.messaging.chunks import JoinFailed
 from silo.messaging.greeting import Goodbye, Peer, RefusalCode, message_decoder, message_encoder, refusal_code
 from silo.messaging.limits import REFUSAL_TEXT_MAX, LinkLimits
@@ -19,7 +19,7 @@ from silo.messaging.session import Gap, Session, SessionBroken
 from silo.messaging.transport import Connection, ConnectionLost
 from silo.wire.frames import Batch, Frame
 
-_log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Ending(NamedTuple):
@@ -264,13 +264,13 @@ class Carrier:
             if stop.done():
                 return
             if not trusted and (why := refused(self._peer.role, frame)):
-                _log.warning("link to %s: refused %s", self._peer.name, why)
+                log.warning("link.frame_refused", peer=self._peer.name, why=why)
                 raise _Ended(Ending(f"not permitted: {why}", RefusalCode.PERMISSION))
             try:
                 on_frame(frame)
             except (Exception, asyncio.CancelledError) as error:
                 # A CancelledError here was raised by the code called, which awaits nothing: it is an error like others.
-                _log.exception("link to %s: could not deal with a %s", self._peer.name, type(frame).__name__)
+                log.exception("link.frame_failed", peer=self._peer.name, frame=type(frame).__name__)
                 raise _Ended(Ending(f"could not deal with a frame: {error!r}", RefusalCode.FAILED)) from None
 
     def _ack_late(self) -> None:
@@ -312,5 +312,5 @@ def _ending(error: BaseException | None) -> Ending:
         case None | asyncio.CancelledError():
             return Ending("the connection was closed")
         case _:
-            _log.error("a link failed", exc_info=error)
+            log.error("link.failed", exc_info=error)
             return Ending(f"{error!r}", RefusalCode.FAILED)

@@ -1,13 +1,24 @@
-"""Large frames in pieces: split where they are sent, joined where they arrive. Plain code without I/O."""
+"""Large frames in pieces: split where they are sent, joined where they arrive. Plain code without I/O.
+
+The first piece brings the head, which is the frame without its payload, and says how large that is; then the payload
+follows as it is. So no step on either side handles more than one piece, however large the frame: its payload is never
+encoded, decoded, joined or copied as a whole.
+"""
 
 from __future__ import annotations
+
+import io
 
 import msgspec
 
 from silo.messaging.limits import LinkLimits
-from silo.wire.frames import Chunk, Frame, Request
+from silo.wire.frames import Chunk, Frame, Offer, Reply, Request
 
-_frames: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
+Large = Request | Reply | Offer
+"""The frames with a payload."""
+LARGE = (Request, Reply, Offer)
+_heads: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
+_encoder = msgspec.msgpack.Encoder()
 
 
 class JoinFailed(Exception):
@@ -15,30 +26,47 @@ class JoinFailed(Exception):
 
 
 class Splitter:
-    """One encoded frame that leaves piece by piece."""
+    """One frame that leaves piece by piece."""
 
-    __slots__ = ("_chunk_bytes", "_encoded", "_offset", "stream")
+    __slots__ = ("_chunk_bytes", "_head", "_offset", "_payload", "stream")
 
-    def __init__(self, stream: int, encoded: bytes, chunk_bytes: int) -> None:
+    def __init__(self, stream: int, frame: Large, chunk_bytes: int) -> None:
         self.stream = stream
-        self._encoded = memoryview(encoded)
+        self._head = _encoder.encode(msgspec.structs.replace(frame, payload=b""))
+        self._payload = memoryview(frame.payload)
         self._offset = 0
         self._chunk_bytes = chunk_bytes
 
     def next(self) -> Chunk:
         """The next piece; `last` is set on the final one."""
-        start = self._offset
-        self._offset = end = min(start + self._chunk_bytes, len(self._encoded))
-        return Chunk(self.stream, bytes(self._encoded[start:end]), end == len(self._encoded))
+        start, size = self._offset, len(self._payload)
+        self._offset = end = min(start + self._chunk_bytes, size)
+        head, self._head = self._head, b""
+        return Chunk(self.stream, bytes(self._payload[start:end]), end == size, head=head, size=size if head else 0)
 
 
 class _Partial:
-    __slots__ = ("began", "pieces", "size")
+    __slots__ = ("arrived", "began", "buffer", "frame", "size")
 
-    def __init__(self, began: float) -> None:
+    def __init__(self, frame: Large, size: int, began: float) -> None:
+        self.frame = frame
+        self.size = size
         self.began = began
-        self.pieces: list[bytes] = []
-        self.size = 0
+        self.arrived = 0
+        # Filled in place, and given away without a copy: what `bytes` reserves, the system provides as it is written.
+        self.buffer = io.BytesIO(bytes(size))
+
+    def add(self, data: bytes) -> None:
+        self.arrived += len(data)
+        if self.arrived > self.size:
+            raise JoinFailed(f"more than the {self.size} bytes that were announced")
+        self.buffer.write(data)
+
+    def whole(self) -> Large:
+        if self.arrived != self.size:
+            raise JoinFailed(f"{self.arrived} bytes where {self.size} were announced")
+        self.frame.payload = self.buffer.getvalue()
+        return self.frame
 
 
 class Joiner:
@@ -57,29 +85,33 @@ class Joiner:
         The time that a request spent between its first piece and its last is taken off the time it has left.
 
         Raises:
-            JoinFailed: too many frames at once, one that is too large, or bytes that are no frame.
+            JoinFailed: too many frames at once, one that is too large, or pieces that make no frame.
         """
         partial = self._partials.get(chunk.stream)
+        if chunk.dropped:
+            self._partials.pop(chunk.stream, None)
+            return None
         if partial is None:
-            if len(self._partials) >= self._limits.chunk_streams_max:
-                raise JoinFailed(f"more than chunk_streams_max={self._limits.chunk_streams_max} large frames at once")
-            partial = self._partials[chunk.stream] = _Partial(now)
-        partial.pieces.append(chunk.data)
-        partial.size += len(chunk.data)
-        # What stands around the payload in a frame is small beside one chunk.
-        if partial.size > self._limits.frame_bytes_max + self._limits.chunk_bytes:
-            raise JoinFailed(f"a frame larger than frame_bytes_max={self._limits.frame_bytes_max}")
+            partial = self._partials[chunk.stream] = self._begin(chunk, now)
+        partial.add(chunk.data)
         if not chunk.last:
             return None
         del self._partials[chunk.stream]
-        if chunk.dropped:
-            return None
-        try:
-            frame = _frames.decode(b"".join(partial.pieces))
-        except msgspec.DecodeError as error:
-            raise JoinFailed(f"the pieces make no frame: {error}") from None
-        if type(frame) is Chunk:
-            raise JoinFailed("a chunk inside of chunks")
+        frame = partial.whole()
         if type(frame) is Request and frame.left_s is not None:
             frame.left_s = max(0.0, frame.left_s - (now - partial.began))
         return frame
+
+    def _begin(self, chunk: Chunk, now: float) -> _Partial:
+        limits = self._limits
+        if len(self._partials) >= limits.chunk_streams_max:
+            raise JoinFailed(f"more than chunk_streams_max={limits.chunk_streams_max} large frames at once")
+        if not 0 <= chunk.size <= limits.frame_bytes_max:
+            raise JoinFailed(f"a frame of {chunk.size} bytes; frame_bytes_max={limits.frame_bytes_max}")
+        try:
+            frame = _heads.decode(chunk.head)
+        except msgspec.DecodeError as error:
+            raise JoinFailed(f"the pieces make no frame: {error}") from None
+        if not isinstance(frame, LARGE):
+            raise JoinFailed(f"a {type(frame).__name__} in pieces")
+        return _Partial(frame, chunk.size, now)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 # isort: split
+from silo.logs import get_logger
 from silo.messaging.grpc_environment import EXPERIMENTS
 
 # isort: split
@@ -22,8 +22,8 @@ from silo.messaging.limits import MIB
 from silo.messaging.transport import Connection, ConnectionLost
 from silo.wire.packet import packed, unpacked
 
-_log = logging.getLogger(__name__)
-_log.debug("gRPC is loaded with GRPC_EXPERIMENTS=%s unless it was set or loaded before", EXPERIMENTS)
+log = get_logger(__name__)
+log.debug("transport.experiments", unless_set_before=EXPERIMENTS)
 # The published stubs of grpc.aio are wrong about closing, calling and reading; what comes from there is annotated here.
 _aio: Any = grpc.aio
 _grpc: Any = grpc
@@ -245,14 +245,14 @@ class GrpcListener:
         try:
             await self._accept(connection)
         except ConnectionLost as error:
-            _log.debug("a connection was lost: %s", error)
+            log.debug("transport.connection_lost", remote=connection.remote, why=str(error))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            _log.exception("serving %s was cancelled from within", connection.remote)
+            log.exception("transport.connection_failed", remote=connection.remote)
         except Exception:
-            _log.exception("serving %s failed", connection.remote)
+            log.exception("transport.connection_failed", remote=connection.remote)
         finally:
             await connection.close()
 
@@ -260,7 +260,7 @@ class GrpcListener:
         stopping = asyncio.get_running_loop().create_task(self._server.stop(grace_s or None))
         done, _ = await asyncio.wait({stopping}, timeout=grace_s + STOP_MARGIN_S)
         if not done:
-            _log.warning("the gRPC server at %s did not stop in %.1f s", self._endpoint, grace_s + STOP_MARGIN_S)
+            log.warning("transport.stop_unfinished", endpoint=self._endpoint, after_s=grace_s + STOP_MARGIN_S)
             stopping.cancel()
         tasks = list(self._serving)
         for task in tasks:

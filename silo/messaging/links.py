@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import NamedTuple
 
 from silo.directory.addresses import SiloAddress
+from silo.logs import get_logger
 from silo.messaging.carrier import Ending, Pace
 from silo.messaging.greeting import (
     NONCE_BYTES,
@@ -28,7 +29,7 @@ from silo.messaging.permissions import Role
 from silo.messaging.session import Session
 from silo.messaging.transport import Connection, ConnectionLost, Transport
 
-_log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class _Greeted(NamedTuple):
@@ -152,7 +153,8 @@ class Links:
         except (Refused, ConnectionLost, TimeoutError) as error:
             # Silos that start together dial each other at once, and one of the two hangs up: nobody need hear of that.
             level = logging.DEBUG if isinstance(error, ConnectionLost) else logging.INFO
-            _log.log(level, "greeting from %s failed: %s", connection.remote, str(error) or "it took too long")
+            why = str(error) or "it took too long"
+            log.log(level, "link.greeting_failed", remote=connection.remote, why=why)
             await connection.close()
             return
         except BaseException:
@@ -235,10 +237,10 @@ class Links:
             except Refused as error:
                 link.end(Ending(str(error), error.code, by_peer=True))
             except ConnectionLost as error:
-                _log.debug("dialling %s at %s failed: %s", link.peer.name, link.endpoint, error)
+                log.debug("link.not_connected", peer=link.peer.name, endpoint=link.endpoint, why=str(error))
                 attempt += 1
             except Exception as error:
-                _log.exception("dialling %s at %s failed", link.peer.name, link.endpoint)
+                log.exception("link.dialling_failed", peer=link.peer.name, endpoint=link.endpoint)
                 link.end(Ending(f"dialling failed: {error!r}", RefusalCode.FAILED))
             greeted = None
             pause_s = max(redial_s, backoff_s(max(0, attempt - 1), self._limits, self._rng))

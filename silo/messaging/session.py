@@ -18,13 +18,12 @@ from typing import NamedTuple
 import msgspec
 
 from silo.directory.errors import Overloaded, PayloadTooLarge
-from silo.messaging.chunks import Joiner, Splitter
+from silo.messaging.chunks import LARGE, Joiner, Splitter
 from silo.messaging.limits import LinkLimits
-from silo.wire.frames import Batch, Cancel, Chunk, Flag, Frame, Offer, Reply, Request
+from silo.wire.frames import Batch, Cancel, Chunk, Flag, Frame, Request
 
 FRAME_OVERHEAD_BYTES = 160
 """What a frame is reckoned to take beside its payload."""
-_frame_encoder = msgspec.msgpack.Encoder()
 
 
 class SessionBroken(Exception):
@@ -76,7 +75,7 @@ class Written(msgspec.Struct):
 
 def payload_size(frame: Frame) -> int:
     """The bytes in a frame that may be many."""
-    if isinstance(frame, (Request, Reply, Offer)):
+    if isinstance(frame, LARGE):
         return len(frame.payload)
     return 0
 
@@ -262,15 +261,15 @@ class Session:
 
     def _begin_stream(self, outgoing: _Outgoing, now: float) -> None:
         frame = outgoing.frame
-        if frame is None:
-            return
+        if not isinstance(frame, LARGE):
+            return  # it was withdrawn
         if isinstance(frame, Request) and outgoing.deadline is not None:
             frame.left_s = outgoing.deadline - now
             if frame.left_s <= 0:
                 self._left_queue(outgoing, frame)
                 return
         self._streams_begun += 1
-        pieces = Splitter(self._streams_begun, _frame_encoder.encode(frame), self._limits.chunk_bytes)
+        pieces = Splitter(self._streams_begun, frame, self._limits.chunk_bytes)
         self._streams.append(_Stream(outgoing, pieces))
 
     def batch(self, written: Written | None, view: int) -> Batch:

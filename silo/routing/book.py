@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from silo.directory.errors import CallExpired, NotExecuted, OutcomeUnknown, Overloaded, SiloError, SiloUnavailable
+from silo.directory.errors import CallExpired, NotExecuted, OutcomeUnknown, Overloaded, SiloUnavailable
 from silo.logs import get_logger
 from silo.routing.call import Answer, Call, ValueCodec, resolve
 from silo.routing.deadlines import Deadlines
@@ -35,6 +35,8 @@ class CallBook:
         limit_names: what Overloaded calls the two bounds.
         answer_grace_s: how long past its deadline a call that is out waits for the peer's own verdict on it, which
             knows more.
+        recalls_first: whether the call is called back for that, so that the peer says what became of it; else the peer
+            keeps the time itself.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class CallBook:
         large_bytes: int,
         limit_names: tuple[str, str] = ("calls_max", "calls_bytes_max"),
         answer_grace_s: float = 0.0,
+        recalls_first: bool = False,
     ) -> None:
         self.lanes: Lanes
         self.large_bytes = large_bytes
@@ -56,6 +59,7 @@ class CallBook:
         self._calls_limit, self._bytes_limit = limit_names
         self._lane_calls_max = lane_calls_max
         self._answer_grace_s = answer_grace_s
+        self._recalls_first = recalls_first
         self._open: dict[int, Call] = {}
         self._open_bytes = 0
         self._answered_at_once = 0
@@ -194,21 +198,31 @@ class CallBook:
                 yield call
 
     def _overdue(self, call: Call) -> None:
-        if call.target is not None and self._answer_grace_s:
-            call.timer = asyncio.get_running_loop().call_later(self._answer_grace_s, self._give_up, call)
-        else:
+        if call.target is None or not self._answer_grace_s:
             self._give_up(call)
+        elif not self._recalls_first:
+            self._wait_for_verdict(call, self._give_up)
+        elif self._recall(call):
+            self._expire(call, has_not_started=True)
+        elif call.task is not None:  # it runs here
+            self._expire(call)
+        else:
+            self._wait_for_verdict(call, self._expire)
+
+    def _wait_for_verdict(self, call: Call, otherwise: Callable[[Call], None]) -> None:
+        call.timer = asyncio.get_running_loop().call_later(self._answer_grace_s, otherwise, call)
 
     def _give_up(self, call: Call) -> None:
+        was_out = call.target is not None
+        self._expire(call, has_not_started=self._recall(call) and was_out)
+
+    def _expire(self, call: Call, *, has_not_started: bool = False) -> None:
+        """End it; where it is not known to have not started, by what else is known of it."""
         call.timer = None
-        if self._recall(call) and call.target is not None:
-            error: SiloError = CallExpired(
-                f"{call.grain}.{call.method}: the deadline passed before the call was started"
-            )
-        else:
-            error = call.overdue()
+        because = f": {call.obstacle}" if call.obstacle is not None else ""
+        what = f"{call.grain}.{call.method}: the deadline passed before the call was started{because}"
         call.cancelled = True
-        call.on_answer(call, Answer.failed(error))
+        call.on_answer(call, Answer.failed(CallExpired(what) if has_not_started else call.overdue()))
 
 
 def sink_of(call: Call) -> tuple[Link, int]:

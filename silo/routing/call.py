@@ -233,10 +233,12 @@ class Call(msgspec.Struct, eq=False):
             if self.obstacle is not None:
                 return CallExpired(f"{self.grain}.{self.method}: the call could not be sent in time: {self.obstacle}")
             return CallExpired(f"{self.grain}.{self.method}: the deadline passed before the call could be sent")
+        return self.timed_out(self.target)
+
+    def timed_out(self, peer: str) -> CallTimeout:
+        """The error for a call that may be running at this peer; it says who waits for whom."""
         waiting = " <- ".join((f"{self.grain}.{self.method}", *(f"{grain}" for grain, _ in reversed(self.path))))
-        return CallTimeout(
-            f"{self.grain}.{self.method}: no answer from {self.target} within the deadline; waiting: {waiting}"
-        )
+        return CallTimeout(f"{self.grain}.{self.method}: no answer from {peer} within the deadline; waiting: {waiting}")
 
 
 def resolve(future: asyncio.Future[Any], answer: Answer, codec: ValueCodec) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Final
+
+VERDICT_GRACE_S: Final = 0.25
+"""How long past its deadline a call waits for the silo that has it to say whether it had started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from silo.activation.catalog import Catalog
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.errors import (
+    CallExpired,
     GrainKindUnknown,
     NotExecuted,
     SiloError,
@@ -383,9 +384,10 @@ class Router:
                 call = self._arrivals.remove(origin, call_id)
                 if call is None:
                     self._arrivals.give_up(origin, call_id)
-                else:
-                    call.answered = True
-                    self._withdraw_here(call)
+                else:  # its caller may still want to know whether it had started
+                    expired = CallExpired(f"{call.grain}.{call.method}: the call was withdrawn before it was started")
+                    has_not_started = self._withdraw_here(call)
+                    call.on_answer(call, Answer.failed(expired if has_not_started else call.timed_out(str(self.me))))
             case Forwarded(id=call_id, to=silo, entry=entry):
                 if entry is not None:
                     self._cache.learn(entry)
@@ -421,6 +423,10 @@ class Router:
 
     def _again(self, call: Call, give_up: NotExecuted) -> None:
         """It came back without having run: try again, a bounded number of times."""
+        if call.deadline is not None and self._loop.time() >= call.deadline:
+            what = f"{call.grain}.{call.method}: the deadline passed before the call was started"
+            call.on_answer(call, Answer.failed(CallExpired(what)))
+            return
         call.tries += 1
         if call.tries > self._limits.tries_max:
             call.on_answer(call, Answer.failed(give_up))

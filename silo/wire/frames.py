@@ -201,13 +201,17 @@ class GoAway(msgspec.Struct, array_like=True, tag=16):
 
 
 class Chunk(msgspec.Struct, array_like=True, tag=17):
-    """A piece of a frame too large for one message; pieces of one frame come in order, others may come between."""
+    """A piece of the payload of a frame too large for one message; others may come between those of one frame."""
 
     stream: int
     data: bytes
     last: bool
     dropped: bool = False
     """With `last`: the sender gave the frame up half-way; what came of it is thrown away."""
+    head: bytes = b""
+    """In the first piece: the frame, encoded without its payload."""
+    size: int = 0
+    """In the first piece: the bytes of the whole payload."""
 
 
 Frame = (

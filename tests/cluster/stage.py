@@ -30,6 +30,7 @@ class Stage:
         self.lines: list[str] = []
         self._said = asyncio.Event()
         self._gates: dict[str, Gate] = {}
+        self._stops: set[str] = set()
 
     def say(self, line: str) -> None:
         self.lines.append(line)
@@ -44,6 +45,20 @@ class Stage:
 
     def gate(self, name: str) -> Gate:
         return self._gates.setdefault(name, Gate())
+
+    def stop_at(self, place: str) -> None:
+        """From now on whoever passes there stops, until the gate of that name is opened."""
+        self._stops.add(place)
+
+    async def stopped(self, place: str) -> None:
+        """Wait until somebody has stopped there."""
+        await self.heard(f"stopped: {place}")
+
+    async def passed(self, place: str) -> None:
+        """Whoever comes by a place where the test may want to stop them waits for this."""
+        if place in self._stops:
+            self.say(f"stopped: {place}")
+            await self.gate(place).passed()
 
     def open_all(self) -> None:
         """Let everybody go, so that the cluster can end."""
@@ -79,3 +94,8 @@ def say(line: str) -> None:
 async def gate(name: str) -> None:
     """Wait until the test opens this gate."""
     await stage().gate(name).passed()
+
+
+async def pass_by(place: str) -> None:
+    """Stop here, if the test has said so."""
+    await stage().passed(place)

@@ -178,6 +178,19 @@ def test_one_renewal_is_on_its_way_at_a_time_and_a_fifth_later_the_next(member: 
     assert asked(member.tick_at(start + 1.0)) == [Renew(ME, seen=1, prev=2)]
 
 
+def test_a_verdict_that_is_due_does_not_hurry_renewals_that_a_dead_store_refuses(member: Story) -> None:
+    """Each would fail at once and be followed by the next: thousands a second, all through the outage."""
+    member.table.carry_out(Join(OTHER, SiloInfo(name="other")))
+    member.renew()
+    until = member.now + 2 * member.core.settings.wait_s
+    sent = 0
+    while member.now < until:
+        for request in asked(member.tick_at(max(member.core.wake_at(member.now), member.now + 0.001))):
+            sent += 1
+            member.on(Failed(request, member.now, LOST))
+    assert sent <= 2 * member.core.settings.wait_s / member.core.settings.renew_every_s + 2
+
+
 def test_the_lease_counts_from_when_the_renewal_was_sent_and_never_goes_back(member: Story) -> None:
     deadline = member.core.deadline
     late = Renew(ME, seen=1, prev=2)

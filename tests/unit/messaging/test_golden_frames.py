@@ -90,6 +90,7 @@ FRAMES: dict[str, Frame] = {
     "gateways": Gateways(9, (ONE,), (TWO,)),
     "go_away": GoAway(),
     "chunk": Chunk(1, b"piece", False),
+    "chunk_first": Chunk(1, b"piece", False, False, b"head", 1_000),
     "chunk_dropped": Chunk(1, b"", True, True),
 }
 MESSAGES: dict[str, Message] = {

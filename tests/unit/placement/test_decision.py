@@ -78,7 +78,7 @@ def test_a_rule_for_one_kind_does_not_touch_another() -> None:
 def test_R373_an_operator_who_overrides_a_declaration_finds_it_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         placement(declared={"room": "prefer-local"}, force_policies={"room": "random"})
-    assert "'room' is placed by 'random', not by its own 'prefer-local'" in caplog.text
+    assert "placement.declaration_overridden kind=room policy=random declared=prefer-local" in caplog.text
 
 
 def test_R424_a_hint_that_cannot_be_followed_is_noted_with_the_reason() -> None:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 import structlog
 
+import silo
+from silo.directory.addresses import SiloAddress
+from silo.directory.lease_events import AdoptView
+from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, Table, View
+from silo.directory.membership_board import MembershipBoard
+from silo.directory.turn_right import LeasedRight
 from silo.logs import configure, get_logger
 
 
@@ -83,6 +91,17 @@ def test_a_traceback_is_told_without_the_values_of_variables() -> None:
     assert "hunter2" not in stream.getvalue()
 
 
+def test_what_the_directory_tells_has_fields_too() -> None:
+    stream = io.StringIO()
+    configure("info", "json", stream)
+    board = MembershipBoard(LeasedRight())
+    row = SiloRow(SiloAddress("10.0.0.1:7000", 1), SiloInfo("silo-1"), SiloStatus.ACTIVE, joined=1, seen=1, seq=1)
+    board.post([AdoptView(View(Table("run", 1, (row,))))])
+    (line,) = _lines(stream)
+    assert (line["event"], line["logger"]) == ("membership.member", "silo.membership")
+    assert (line["silo"], line["name"], line["status"]) == ("10.0.0.1:7000@1", "silo-1", "active")
+
+
 def test_what_is_below_the_level_costs_no_line() -> None:
     stream = io.StringIO()
     configure("warning", "json", stream)
@@ -96,6 +115,21 @@ def test_text_for_the_eye_has_event_and_fields() -> None:
     get_logger("silo").info("silo.ready", endpoint="127.0.0.1:1")
     assert "silo.ready" in stream.getvalue()
     assert "127.0.0.1:1" in stream.getvalue()
+
+
+LOG_CALL = re.compile(r"\b_?log\.(?:debug|info|warning|error|exception|critical|log)\(\s*(?:level,\s*)?(\S*?)[,)]")
+EVENT = re.compile(r'"[a-z_]+(\.[a-z_]+)+"')
+
+
+def test_all_of_us_log_events_with_fields_by_one_seam() -> None:
+    package = Path(silo.__file__).parent
+    folders = (package, *(package / linked for linked in ("directory", "placement", "migration")))
+    sources = {path.relative_to(package): path.read_text(encoding="utf-8") for f in folders for path in f.rglob("*.py")}
+    by_hand = {str(path) for path, text in sources.items() if "logging.getLogger(__name__)" in text}
+    names = [name for path, text in sources.items() if str(path) not in by_hand for name in LOG_CALL.findall(text)]
+    assert len(names) > 50
+    assert [name for name in names if not EVENT.fullmatch(name)] == ["event"]
+    assert by_hand <= {"messaging/carrier.py"}
 
 
 def test_without_configuration_records_reach_the_applications_own_handlers(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from silo.migration.lifecycle import ActivationReason, DeactivationReason, Migra
 from silo.migration.outcome import MigrationOutcome, MoveStatus
 from silo.reference import grain_id, with_hint, with_timeout
 from silo.settings import MigrationSettings
-from tests.cluster.stage import gate, say, stage
+from tests.cluster.stage import gate, pass_by, say, stage
 from tests.support.memory_cluster import Scene, told
 
 
@@ -24,22 +24,16 @@ class Box(Grain):
     things: list[str] = soft_state(default_factory=list)
 
     async def on_migrating(self, notice: MigrationNotice) -> None:
-        await self._pass("migrating")
+        await pass_by("migrating")
 
     async def on_deactivate(self, reason: DeactivationReason) -> None:
         say(f"deactivated at {self.silo}")
 
     async def on_activate(self, reason: ActivationReason) -> None:
-        await self._pass(f"activate at {self.silo}")
+        await pass_by(f"activate at {self.silo}")
         if f"fail at {self.silo}" in stage().lines:
             raise RuntimeError("not here")
         say(f"activated at {self.silo}: {reason}")
-
-    async def _pass(self, where: str) -> None:
-        """Stop here, if the test has said so."""
-        if f"stop: {where}" in stage().lines:
-            say(f"stopped: {where}")
-            await gate(where)
 
     async def put(self, thing: str) -> str:
         self.things.append(thing)
@@ -79,14 +73,22 @@ def move(scene: Scene, box: Box, to: str, by: str = "c") -> asyncio.Task[Migrati
     return asyncio.create_task(scene.silo(by).migrate(box, to=to))
 
 
-async def stopped(scene: Scene, where: str) -> None:
-    await scene.stage.heard(f"stopped: {where}")
-
-
 async def committed(scene: Scene, box: Box) -> None:
     """Wait until the target holds the entry, does not open yet, and the source knows."""
-    await stopped(scene, "activate at b")
+    await scene.stage.stopped("activate at b")
     await scene.cluster.seen(lambda: scene.silo("a").runtime.catalog.get(grain_id(box)) is None)
+
+
+async def half_way(scene: Scene, *, fails: bool = False) -> tuple[Box, asyncio.Task[MigrationOutcome]]:
+    """A box on its way from a to b that b has taken, and has not opened yet; where it `fails`, it never will."""
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    if fails:
+        say("fail at b")
+    scene.stage.stop_at("activate at b")
+    moving = move(scene, box, "b")
+    await committed(scene, box)
+    return box, moving
 
 
 @told
@@ -112,9 +114,9 @@ async def test_a_move_whose_drain_takes_too_long_leaves_the_grain_as_it_was(scen
 async def test_a_grain_may_take_longer_over_its_notice_than_a_target_over_its_answer(scene: Scene) -> None:
     await scene.start(*ABC, kinds=KINDS, migration=MigrationSettings(ask_timeout_s=0.5))
     box = await box_at(scene, "a")
-    say("stop: migrating")
+    scene.stage.stop_at("migrating")
     moving = move(scene, box, "b")
-    await stopped(scene, "migrating")
+    await scene.stage.stopped("migrating")
     await asyncio.sleep(2.0)
     assert await box.put("meanwhile") == "a"
     scene.stage.gate("migrating").open()
@@ -126,9 +128,9 @@ async def test_a_grain_may_take_longer_over_its_notice_than_a_target_over_its_an
 async def test_a_move_given_up_during_its_notice_does_not_stop_the_grain_afterwards(scene: Scene) -> None:
     await scene.start(*ABC, kinds=KINDS)
     box = await box_at(scene, "a")
-    say("stop: migrating")
+    scene.stage.stop_at("migrating")
     moving = move(scene, box, "b")
-    await stopped(scene, "migrating")
+    await scene.stage.stopped("migrating")
     await scene.cluster.kill("b")
     assert (await moving).status is MoveStatus.ABORTED
     scene.stage.gate("migrating").open()
@@ -155,12 +157,7 @@ async def test_a_move_may_be_given_another_target_while_it_drains(scene: Scene) 
 
 @told
 async def test_a_grain_that_cannot_open_at_its_target_comes_back_with_its_state_and_its_calls(scene: Scene) -> None:
-    await scene.start(*ABC, kinds=KINDS)
-    box = await box_at(scene, "a")
-    say("fail at b")
-    say("stop: activate at b")
-    moving = move(scene, box, "b")
-    await committed(scene, box)
+    box, moving = await half_way(scene, fails=True)
     waiting = [asyncio.create_task(scene.silo(name).grain(Box, "k").put(name)) for name in ABC]
     await asyncio.sleep(0.1)
     scene.stage.gate("activate at b").open()
@@ -176,12 +173,7 @@ async def test_a_grain_that_cannot_open_at_its_target_comes_back_with_its_state_
 
 @told
 async def test_it_comes_back_though_the_link_is_lost_before_the_target_says_so(scene: Scene) -> None:
-    await scene.start(*ABC, kinds=KINDS)
-    box = await box_at(scene, "a")
-    say("fail at b")
-    say("stop: activate at b")
-    moving = move(scene, box, "b")
-    await committed(scene, box)
+    box, moving = await half_way(scene, fails=True)
     scene.stand.network.cut("a", "b")
     scene.stage.gate("activate at b").open()
     await asyncio.sleep(15.0)  # it gives the grain back, and the link on which it says so is lost
@@ -193,12 +185,7 @@ async def test_it_comes_back_though_the_link_is_lost_before_the_target_says_so(s
 
 @told
 async def test_a_call_that_finds_the_grain_given_back_brings_it_back(scene: Scene) -> None:
-    await scene.start(*ABC, kinds=KINDS)
-    box = await box_at(scene, "a")
-    say("fail at b")
-    say("stop: activate at b")
-    moving = move(scene, box, "b")
-    await committed(scene, box)
+    box, moving = await half_way(scene, fails=True)
     scene.stand.network.cut("a", "b")
     scene.stage.gate("activate at b").open()
     await asyncio.sleep(0.5)
@@ -211,12 +198,7 @@ async def test_a_call_that_finds_the_grain_given_back_brings_it_back(scene: Scen
 
 @told
 async def test_a_new_activation_that_finds_the_grain_given_back_makes_way_for_it(scene: Scene) -> None:
-    await scene.start(*ABC, kinds=KINDS)
-    box = await box_at(scene, "a")
-    say("fail at b")
-    say("stop: activate at b")
-    moving = move(scene, box, "b")
-    await committed(scene, box)
+    box, moving = await half_way(scene, fails=True)
     scene.stand.network.cut("a", "b")
     scene.stage.gate("activate at b").open()
     await asyncio.sleep(0.5)
@@ -231,11 +213,7 @@ async def test_a_new_activation_that_finds_the_grain_given_back_makes_way_for_it
 
 @told
 async def test_a_target_that_dies_after_the_commit_takes_the_move_with_it(scene: Scene) -> None:
-    await scene.start(*ABC, kinds=KINDS)
-    box = await box_at(scene, "a")
-    say("stop: activate at b")
-    moving = move(scene, box, "b")
-    await committed(scene, box)
+    box, moving = await half_way(scene)
     await scene.cluster.kill("b")
     assert (await moving).status is MoveStatus.MOVED
     assert scene.silo("a").runtime.moves.leaving_count == 0
@@ -244,11 +222,7 @@ async def test_a_target_that_dies_after_the_commit_takes_the_move_with_it(scene:
 
 @told
 async def test_a_source_that_dies_after_its_offer_does_not_take_the_state_with_it(scene: Scene) -> None:
-    await scene.start(*ABC, kinds=KINDS)
-    box = await box_at(scene, "a")
-    say("stop: activate at b")
-    moving = move(scene, box, "b")
-    await committed(scene, box)
+    box, moving = await half_way(scene)
     await scene.cluster.kill("a")
     with pytest.raises(OutcomeUnknown):
         await moving
@@ -277,9 +251,9 @@ async def test_an_offer_that_is_not_answered_is_taken_back_by_the_judgement_of_t
 async def test_a_silo_drains_what_is_only_arriving_while_it_begins_to(scene: Scene) -> None:
     await scene.start(*ABC, kinds=KINDS)
     box = await box_at(scene, "a")
-    say("stop: activate at b")
+    scene.stage.stop_at("activate at b")
     moving = move(scene, box, "b")
-    await stopped(scene, "activate at b")
+    await scene.stage.stopped("activate at b")
     began = asyncio.get_running_loop().time()
     stopping = asyncio.create_task(scene.cluster.stop("b"))
     await asyncio.sleep(1.0)
@@ -296,9 +270,9 @@ async def test_a_silo_drains_what_is_only_coming_back_while_it_begins_to(scene: 
     await scene.start(*ABC, kinds=KINDS)
     box = await box_at(scene, "a")
     say("fail at b")
-    say("stop: activate at a")
+    scene.stage.stop_at("activate at a")
     moving = move(scene, box, "b")
-    await stopped(scene, "activate at a")
+    await scene.stage.stopped("activate at a")
     assert (await moving).status is MoveStatus.ABORTED
     began = asyncio.get_running_loop().time()
     stopping = asyncio.create_task(scene.cluster.stop("a"))

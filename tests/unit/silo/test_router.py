@@ -29,9 +29,11 @@ from silo.grain import Grain, always_interleave, grain, one_way, read_only, soft
 from silo.migration.outcome import MoveStatus
 from silo.reference import grain_id, with_hint, with_timeout
 from silo.routing.call import Answer, Call
+from silo.routing.limits import VERDICT_GRACE_S
 from silo.routing.router import PLACING_SPARE
 from silo.settings import QueueSettings
 from silo.wire.frames import Cancel, Flag, Outcome, Request
+from tests.cluster.clusters import LEASE
 from tests.cluster.stage import gate, say, stage
 from tests.support.memory_cluster import Scene, told
 
@@ -157,7 +159,7 @@ def test_a_deadline_says_whether_the_call_may_have_run(home: str) -> None:
         running = asyncio.create_task(with_timeout(desk, 1.0).wait("go"))
         await scene.stage.heard("began go")
         queued = asyncio.create_task(with_timeout(desk, 0.5).do("queued"))
-        assert isinstance(await ended(queued), CallExpired if home == "a" else CallTimeout)
+        assert isinstance(await ended(queued), CallExpired)  # wherever it stood: the silo that had it knows
         assert isinstance(await ended(running), CallTimeout)
         assert asyncio.get_running_loop().time() - began < 1.1
         await scene.stage.heard("cancelled go")
@@ -221,6 +223,46 @@ async def test_a_call_that_could_not_be_sent_for_want_of_the_membership_was_not_
     scene.stand.without_table.add("a")
     with pytest.raises(NotExecuted, match="membership"):
         await with_timeout(scene.silo("a").grain(Desk, "k"), 0.5).do("it")
+
+
+@pytest.mark.parametrize("home", ["a", "b"])
+def test_a_client_hears_too_that_its_call_expired_before_it_started(home: str) -> None:
+    """It is told by its gateway a, and that by the silo that has the call, though neither was asked before."""
+
+    @told
+    async def story(scene: Scene) -> None:
+        await scene.start("a", "b", kinds=KINDS)
+        client = await scene.client(gateways=[scene.silo("a").endpoint])
+        desk = await at(scene, "k", home)
+        running = asyncio.create_task(desk.wait("go"))
+        await scene.stage.heard("began go")
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(CallExpired):
+            await with_timeout(client.grain(Desk, "k"), 0.5).do("queued")
+        assert asyncio.get_running_loop().time() - began < 0.6
+        scene.stage.gate("go").open()
+        assert await running == home
+        assert await desk.listed() == ["first"]
+
+    story()
+
+
+@told
+async def test_a_verdict_that_does_not_come_is_not_waited_for_beyond_its_grace(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "b")
+    running = asyncio.create_task(desk.wait("go"))
+    await scene.stage.heard("began go")
+    queued = asyncio.create_task(with_timeout(desk, 0.5).do("queued"))
+    await scene.cluster.queued(desk, 1)
+    scene.stand.network.cut("a", "b")
+    began = asyncio.get_running_loop().time()
+    assert isinstance(await ended(queued), CallTimeout)
+    assert asyncio.get_running_loop().time() - began < 0.5 + VERDICT_GRACE_S + 0.01
+    scene.stand.network.heal()
+    scene.stage.gate("go").open()
+    await running
+    assert await desk.listed() == ["first"]  # the caller's word came after it, and in time
 
 
 # Cancellation
@@ -570,6 +612,31 @@ async def test_what_is_noted_of_placings_is_bounded_though_their_calls_time_out(
 
 
 @told
+async def test_a_placing_whose_call_has_ended_is_not_followed(scene: Scene) -> None:
+    """Two silos whose notes of old placings named each other once sent a call to and fro between them."""
+    await scene.start("a", "b", "c", kinds=KINDS)
+    desk = scene.silo("a").grain(Desk, "k")
+    scene.stand.without_directory.add("b")  # so nobody hears what became of the placing there
+    with pytest.raises(CallExpired):
+        await with_timeout(with_hint(desk, "b"), 0.5).do("lost")
+    assert await with_timeout(with_hint(desk, "c"), 5.0).do("found") == "c"
+
+
+@told
+async def test_the_call_of_another_silo_follows_no_placing_though_its_call_is_still_out(scene: Scene) -> None:
+    await scene.start("a", "b", "c", kinds=KINDS)
+    desk, a = scene.silo("a").grain(Desk, "k"), scene.silo("a").address
+    scene.stand.without_directory.add("b")
+    placing = asyncio.create_task(with_timeout(with_hint(desk, "b"), 10.0).do("waits at b"))
+    await scene.cluster.seen(lambda: scene.silo("b").runtime.router.arrived_count == 1)
+    scene.silo("c").runtime.cache.learn(Entry(grain_id(desk), a, "of old", 1))
+    call = with_timeout(with_hint(scene.silo("c").grain(Desk, "k"), "c"), 5.0).do("found")
+    assert await call == "c"
+    scene.stand.without_directory.clear()
+    assert await placing == "c"
+
+
+@told
 async def test_a_hook_that_ends_in_cancellation_is_a_failed_activation(scene: Scene) -> None:
     await scene.start("a", kinds=KINDS)
     with pytest.raises(ActivationFailed, match="CancelledError"):
@@ -671,6 +738,40 @@ async def test_the_calls_of_a_silo_that_stops_end_with_it_though_it_could_not_le
     scene.stand.without_table.add("a")
     await scene.silo("a").drain_and_stop()
     assert isinstance(await asyncio.wait_for(ended(call), 1.0), OutcomeUnknown)
+
+
+@told
+async def test_a_silo_that_loses_its_lease_while_it_drains_gives_up_with_it(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    call = asyncio.create_task(with_timeout(desk, 3_000.0).wait("never"))
+    await scene.stage.heard("began never")
+    stopping = asyncio.create_task(scene.silo("a").drain_and_stop())
+    await scene.cluster.draining(desk)
+    scene.stand.without_table.add("a")
+    began = asyncio.get_running_loop().time()
+    await stopping
+    assert asyncio.get_running_loop().time() - began < 1.6 * LEASE.lease_s
+    assert isinstance(await ended(call), OutcomeUnknown)
+
+
+@told
+async def test_a_lease_that_comes_back_at_once_ends_no_drain(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    desk = await at(scene, "k", "a")
+    call = asyncio.create_task(desk.wait("go"))
+    await scene.stage.heard("began go")
+    stopping = asyncio.create_task(scene.silo("a").drain_and_stop())
+    await scene.cluster.draining(desk)
+    scene.stand.without_table.update("ab")  # so nobody can declare it dead, either
+    await scene.cluster.seen(lambda: not scene.silo("a").runtime.membership.right.is_held())
+    scene.stand.without_table.clear()
+    await scene.cluster.seen(lambda: scene.silo("a").runtime.membership.right.is_held())
+    await asyncio.sleep(LEASE.lease_s)
+    scene.stage.gate("go").open()
+    assert await call == "a"
+    await stopping
+    assert await scene.silo("b").grain(Desk, "k").listed() == ["first"]
 
 
 @told
