@@ -20,7 +20,7 @@ from tests.simulation.profiles import PROFILES
 from tests.simulation.runs import quiet
 from tests.simulation.scenario import run_seed
 
-SEEDS_MAX = 12
+SEEDS_MAX = 40
 """Seeds within which each planted fault must be found."""
 Plant = Callable[[pytest.MonkeyPatch], None]
 
