@@ -51,6 +51,9 @@ class History:
         self.settle_s = settle_s
         self.calls: dict[str, Call] = defaultdict(Call)
         self.grains: dict[str, list[Event]] = defaultdict(list)
+        self.carried: dict[str, list[Event]] = defaultdict(list)
+        """What was taken out of grains and put into them."""
+        self._frozen_at_start: set[int] = set()
         self.lost: dict[str, float] = {}
         self._disturbed: list[tuple[float, float]] = []
         self._paused: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -60,7 +63,11 @@ class History:
     def _read(self) -> None:
         fault: float | None = None
         paused: dict[str, float] = {}
+        thawed: set[str] = set()
         for event in self.events:
+            if event.silo in thawed and event.what is not What.PAUSED:
+                thawed.discard(event.silo)
+                self._frozen_at_start.add(id(event))
             match event.what:
                 case What.CALL_SENT:
                     self.calls[event.call].sent = event
@@ -80,12 +87,15 @@ class History:
                     paused[event.silo] = event.at
                 case What.RESUMED:
                     self._paused[event.silo].append((paused.pop(event.silo, event.at), event.at))
+                    thawed.add(event.silo)
                 case What.FAULT:
                     fault = event.at if fault is None else fault
                 case What.HEALED:
                     if fault is not None:
                         self._disturbed.append((fault, event.at + self.settle_s))
                         fault = None
+                case What.DEHYDRATED | What.REHYDRATED:
+                    self.carried[event.grain].append(event)
                 case What.HOLDING:
                     pass  # figures are made of it, no verdicts
         if fault is not None:
@@ -101,6 +111,15 @@ class History:
         """Whether the silo or client was lost by then."""
         return process in self.lost and self.lost[process] <= at
 
+    def began_before_it_was_frozen(self, event: Event) -> bool:
+        """Whether this may have begun before its process was frozen, and was only told of when that went on.
+
+        The first thing that a process tells after a pause may lie on both sides of it: no process can decide and act
+        in one instant. A turn that began so must not count: then its call has no answer.
+        """
+        ended = self.calls[event.call].ended if event.call else []
+        return id(event) in self._frozen_at_start and not any(end.outcome == Ended.VALUE for end in ended)
+
     def paused_s(self, process: str, since: float, until: float) -> float:
         """How long the process was frozen within this span."""
         return sum(max(0.0, min(end, until) - max(start, since)) for start, end in self._paused[process])
@@ -114,6 +133,8 @@ def check(events: Sequence[Event], settle_s: float = 0.0) -> list[Violation]:
         found += one_activation(history, grain, story)
         found += one_turn_at_a_time(history, grain, story)
         found += state_kept(history, grain, story)
+    for grain, story in history.carried.items():
+        found += state_carried(grain, story)
     for name, call in history.calls.items():
         found += executed_once(name, call)
         found += call_ended(history, name, call)
@@ -130,6 +151,8 @@ def one_activation(history: History, grain: str, story: Sequence[Event]) -> list
     for event in story:
         if event.what not in (What.OPENED, What.TURN_STARTED):
             continue
+        if current is not None and _is_only_told_late(history, event):
+            continue
         if current is not None and event.activation != current.activation:
             if event.activation in followed:
                 by = followed[event.activation]
@@ -142,6 +165,13 @@ def one_activation(history: History, grain: str, story: Sequence[Event]) -> list
     return found
 
 
+def _is_only_told_late(history: History, event: Event) -> bool:
+    """Whether this activation, of a silo that was lost, does nothing here that counts."""
+    return history.is_lost(event.silo, event.at) and (
+        event.what is What.OPENED or history.began_before_it_was_frozen(event)
+    )
+
+
 def one_turn_at_a_time(history: History, grain: str, story: Sequence[Event]) -> list[Violation]:
     """Turns never overlap, unless both interleave in one activation; what a lost silo was doing counts no more."""
     found: list[Violation] = []
@@ -150,6 +180,8 @@ def one_turn_at_a_time(history: History, grain: str, story: Sequence[Event]) -> 
         if event.what is What.TURN_ENDED:
             running.pop((event.activation, event.call), None)
         if event.what is not What.TURN_STARTED:
+            continue
+        if _is_only_told_late(history, event):
             continue
         for other in running.values():
             together = other.activation == event.activation and other.interleaves and event.interleaves
@@ -167,6 +199,8 @@ def state_kept(history: History, grain: str, story: Sequence[Event]) -> list[Vio
     before: Event | None = None  # the last event of the activation that has the count
     for event in story:
         if event.value is not None and event.what is What.OPENED:
+            if before is not None and event.value != count and history.is_lost(event.silo, event.at):
+                continue  # it opens after its silo was lost: it takes no turn
             may_be_new = before is None or _state_is_gone(history, before, event.at)
             if event.value != (count or 0) and not (may_be_new and event.value == 0):
                 text = f"opened with {event.value} where {count} was, because of {event.because}"
@@ -194,6 +228,19 @@ def _state_is_gone(history: History, last: Event, at: float) -> bool:
     if last.because == "migrating":  # it may have arrived at a silo that was lost before it opened there
         return any(last.at <= lost <= at for lost in history.lost.values())
     return last.because in STATE_LOST_BECAUSE
+
+
+def state_carried(grain: str, story: Sequence[Event]) -> list[Violation]:
+    """What a grain is given where it arrives was taken out of it before."""
+    found: list[Violation] = []
+    taken: set[int | None] = set()
+    for event in story:
+        if event.what is What.DEHYDRATED:
+            taken.add(event.value)
+        elif event.value not in taken:
+            text = f"it was given {event.value} at {event.at:.6f}, which nobody had taken out of it"
+            found.append(Violation("state kept", grain, text))
+    return found
 
 
 def executed_once(name: str, call: Call) -> list[Violation]:

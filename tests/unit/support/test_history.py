@@ -359,6 +359,51 @@ def test_callers_and_reads_may_overtake_and_so_may_repeats_after_a_fault(story: 
     assert check(disturbed.events) == []
 
 
+def test_state_that_is_put_in_and_was_never_taken_out_is_found(story: Story) -> None:
+    story.witness(What.DEHYDRATED, grain="g", value=3)
+    story.witness(What.REHYDRATED, grain="g", value=3)
+    assert check(story.events) == []
+    story.witness(What.REHYDRATED, grain="g", value=4)
+    assert story.violations() == ["state kept"]
+
+
+def frozen_in_a_turn(story: Story, *, starts: int, answered: bool) -> list[str]:
+    """A silo is frozen for longer than its lease, and tells of turns when it goes on."""
+    story.opened()
+    for number in range(starts):
+        story.sent(f"old-{number}", f"c{number}")
+    story.witness(What.FAULT, because="freeze s1")
+    story.witness(What.PAUSED, silo="s1")
+    story.witness(What.SILO_LOST, silo="s1")
+    story.opened("a2", "s2")
+    story.turn("new", 1, "a2", "s2")
+    story.witness(What.RESUMED, silo="s1")
+    for number in range(starts):
+        story.started(f"old-{number}", "a1", "s1")
+        story.finished(f"old-{number}", number + 1, "a1", "s1")
+        if answered:
+            story.ended(f"old-{number}", number + 1)
+        else:
+            story.ended(f"old-{number}", outcome=Ended.OUTCOME_UNKNOWN)
+    return story.violations()
+
+
+def test_the_one_turn_that_was_starting_when_its_silo_was_frozen_is_no_second_one_if_it_does_not_count() -> None:
+    assert frozen_in_a_turn(Story(), starts=1, answered=False) == []
+    assert "one activation" in frozen_in_a_turn(Story(), starts=1, answered=True)
+    assert "one activation" in frozen_in_a_turn(Story(), starts=2, answered=False)
+
+
+def test_an_activation_that_a_lost_silo_opens_follows_nothing(story: Story) -> None:
+    story.opened()
+    story.turn("1", 1)
+    story.witness(What.SILO_LOST, silo="s1")
+    story.opened("a2", "s2")
+    story.opened("a3", "s1", 7)
+    story.turn("2", 1, "a2", "s2")
+    assert check(story.events) == []
+
+
 def test_rows_and_activations_match_one_to_one() -> None:
     here, there = Placed("g", "s1", "a1", 4), Placed("h", "s2", "b1", 5)
     assert bijection([here, there], [there, here]) == []

@@ -1,0 +1,32 @@
+"""The short form of the chaos bench: every kind of fault within seconds, and every promise kept."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from silo.application import Loop, run_on
+from tests.chaos.bench import Bench, Plan
+from tests.chaos.schedule import PLANNED, Act
+from tests.chaos.verdict import Verdict
+
+PLAN = Plan(seconds=10.0, seed=1, lease_s=1.5, grains=30, call_rate=30.0, move_rate=15.0, warm_s=1.0)
+
+
+def test_no_overlap_loss_repetition_or_leak_under_kills_freezes_restarts_moves_and_a_network_that_fails(
+    tmp_path: Path,
+) -> None:
+    verdicts: list[Verdict] = []
+
+    async def play() -> int:
+        verdicts.append(await Bench(PLAN, tmp_path, lambda what: print(what, file=sys.stderr)).run())
+        return 0
+
+    run_on(Loop.ASYNCIO, play())
+    (verdict,) = verdicts
+    print(verdict.counts)
+    assert verdict.violations == []
+    assert verdict.counts["migrations"] > PLAN.seconds * PLAN.move_rate / 3
+    assert verdict.counts["faults"] >= 6
+    assert {Act.KILL, Act.FREEZE, Act.REDIS_PAUSE} <= set(verdict.counts["acts"]) - PLANNED
+    assert verdict.counts["calls"]["value"] > PLAN.seconds * PLAN.call_rate
