@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -34,6 +35,7 @@ MOVES_END_WITHIN_S: Final = 30.0
 SETTLE_LEASES: Final = 6.0
 """How long after a fault its traces may last: a verdict, a rejoin, and the deadlines of calls."""
 LOOK_EVERY_S: Final = 0.25
+LOOKS_MIN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,10 @@ class Bench:
             self._violations += cluster.violations
             counts = {
                 "silos_lost": cluster.members.lost,
+                "stalled_s": round(cluster.stalled_s, 1),
                 "starts_failed": cluster.starts_failed,
                 "answers_lost": cluster.network.answers_lost,
-                "strangers": cluster.network.strangers,
+                "unnamed": cluster.network.unnamed,
             }
         events = read_events(cluster.file)
         return judge(events, self._violations, plan.settle_s, nemesis.done, moves.outcomes, counts)
@@ -188,13 +191,14 @@ class Bench:
 
 
 async def _until_none(look: Callable[[], Awaitable[list[Violation]]], within_s: float) -> list[Violation]:
-    """Look until there are none; after that time, those that are left."""
+    """Look until there are none; after that time, and some looks at least, those that are left."""
     until = time.monotonic() + within_s
-    while True:
+    for looks in itertools.count(1):
         try:
             found = await look()
         except SiloError as error:
             found = [Violation("call answered", "census", f"it could not be taken though all is well: {error!r}")]
-        if not found or time.monotonic() > until:
-            return found
+        if not found or (time.monotonic() > until and looks >= LOOKS_MIN):
+            break
         await asyncio.sleep(LOOK_EVERY_S)
+    return found

@@ -24,19 +24,21 @@ from tests.chaos.callers import Answer
 from tests.chaos.members import MembersWatch
 from tests.chaos.network import Network
 from tests.chaos.schedule import REDIS
-from tests.chaos.who import process_of
 from tests.process.grains import WITNESS_VARIABLE
 from tests.support.history import Violation
-from tests.support.witness import FileWitness, What
+from tests.support.witness import Event, FileWitness, What
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CLUSTER: Final = "chaos"
 BENCH: Final = "bench"
-"""The party that the bench itself is."""
+"""The name of the bench's own client, which is no party: nothing troubles its connections."""
 START_TRIES_MAX: Final = 20
 ANSWER_TIMEOUT_S: Final = 60.0
 """How long a caller may take to answer a command: all of its calls have ended by then."""
 SHUTDOWN_TIMEOUT_S: Final = 15.0
+STALL_S: Final = 0.75
+"""A machine on which nothing ran for so long has befallen the cluster, too: it counts as a fault, and as a pause."""
+LOOK_EVERY_S: Final = 0.1
 
 
 class CallerProcess:
@@ -82,9 +84,10 @@ class ChaosCluster:
         self.witness = FileWitness(self.file)
         (folder / "redis").mkdir()
         self.redis = EmbeddedServer(directory=folder / "redis", appendonly=True)
-        self.network = Network(self._who)
+        self.network = Network()
         self.violations: list[Violation] = []
         self.starts_failed = 0
+        self.stalled_s = 0.0
         self._folder = folder
         self._caller_names = tuple(callers)
         self._lease_s = lease_s
@@ -112,6 +115,8 @@ class ChaosCluster:
             self.members = MembersWatch(self.redis.url, CLUSTER, self.witness, lambda: self.is_disturbed)
             watching = asyncio.create_task(self.members.run(), name="watch the members")
             entered.push_async_callback(self._ended, watching)
+            stalls = asyncio.create_task(self._watch_stalls(), name="watch the machine")
+            entered.push_async_callback(self._ended, stalls)
             await asyncio.gather(*(self._open_doors(name) for name in self.silos))
             await asyncio.gather(*(self.start(name) for name in self.silos))
             for name in self._caller_names:
@@ -194,6 +199,22 @@ class ChaosCluster:
             if not self.is_disturbed:
                 self.witness(What.HEALED)
 
+    async def _watch_stalls(self) -> None:
+        """Tell of times in which this process did not run, nor carry anything between the parties."""
+        while True:
+            asleep_at = time.monotonic()
+            await asyncio.sleep(LOOK_EVERY_S)
+            awake_at = time.monotonic()
+            if awake_at - asleep_at < LOOK_EVERY_S + STALL_S:
+                continue
+            self.stalled_s += awake_at - asleep_at
+            parties = [*self._caller_names, *(str(self.members.current(name)) for name in self.up)]
+            with self.fault("stall"):
+                for party in parties:
+                    self.witness.take(Event(what=What.PAUSED, at=asleep_at, silo=party))
+                    self.witness.take(Event(what=What.RESUMED, at=awake_at, silo=party))
+            self.witness.take(Event(what=What.FAULT, at=asleep_at, because="stall"))
+
     # ---------------------------------------------------------------------------------------------------------- parties
 
     async def _open_doors(self, name: str) -> None:
@@ -203,6 +224,7 @@ class ChaosCluster:
             port: int = listener.getsockname()[1]
         door = await self.network.door(name, host, port)
         self._endpoints[name] = f"{host}:{port}"
+        self.network.know(name, f"127.0.0.1:{door}@")
         self._options[name] = ["--advertise", f"127.0.0.1:{door}", "--redis", await self._redis_door(name)]
 
     async def _redis_door(self, name: str) -> str:
@@ -210,6 +232,7 @@ class ChaosCluster:
         return f"redis://127.0.0.1:{door}"
 
     async def _start_caller(self, name: str) -> None:
+        self.network.know(name, f"{name}-")
         command = [sys.executable, "-m", "tests.chaos.callers", "--redis", await self._redis_door(name)]
         command += ["--cluster", CLUSTER, "--name", name, "--witness", str(self.file)]
         command += ["--grains", str(self._grains), "--rate", str(self._rate), "--lease-s", str(self._lease_s)]
@@ -234,13 +257,6 @@ class ChaosCluster:
             environment={WITNESS_VARIABLE: str(self.file), "PYTHONPATH": str(ROOT)},
             logs=self._folder / "logs",
         )
-
-    def _who(self, local_port: int, remote_port: int) -> str | None:
-        names = {os.getpid(): BENCH}
-        names |= {caller.process.pid: name for name, caller in self.callers.items()}
-        names |= {silo.pid: silo.name for silo in self._processes.processes if silo.is_running}
-        pid = process_of(local_port, remote_port, names)
-        return names[pid] if pid is not None else None
 
     # -------------------------------------------------------------------------------------------------------------- end
 

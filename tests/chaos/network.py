@@ -1,7 +1,8 @@
 """The network between the parties of a chaos run: every connection leads through a door here, which can be troubled.
 
 A party is known by its name: `silo-1`, `caller-1`, `redis`. What flows from one party to another is a road. All
-connections between two parties share their two roads, whoever of them has dialled.
+connections between two parties share their two roads, whoever of them has dialled. Who dials a silo says so in its
+first words, and those are held already where the road is blocked; management greets nobody, and is never troubled.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import contextlib
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
 READ_BYTES_MAX: Final = 65_536
 CONNECT_TIMEOUT_S: Final = 5.0
+GREETING_BYTES_MAX: Final = 16_384
+"""Who has not said by then who it is belongs to nobody."""
 RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 """SO_LINGER: on, for no time. Closing then sends RST."""
 
@@ -59,8 +61,14 @@ class Road:
 class _Connection:
     """One connection from a dialler to a listener: two streams, one on each road."""
 
+    listener: str
     near: asyncio.StreamWriter
     far: asyncio.StreamWriter
+    there: Road = field(default_factory=Road)
+    back: Road = field(default_factory=Road)
+    dialler: str | None = None
+    greeting: bytes = b""
+    """What the dialler has said, as long as it is not known who it is."""
 
     def reset(self) -> None:
         for writer in (self.near, self.far):
@@ -71,24 +79,18 @@ class _Connection:
             writer.transport.abort()
 
 
-@dataclass
 class Network:
-    """All roads and doors. Ends what it holds at the end of the block.
+    """All roads and doors. Ends what it holds at the end of the block."""
 
-    Args:
-        who: the name of the party whose socket has this local port and that remote port; None where nobody is known.
-    """
-
-    who: Callable[[int, int], str | None]
-    answers_lost: int = 0
-    strangers: int = 0
-    """Connections of nobody known; they were refused."""
-    _roads: dict[tuple[str, str], Road] = field(default_factory=dict[tuple[str, str], Road])
-    _connections: defaultdict[frozenset[str], set[_Connection]] = field(
-        default_factory=lambda: defaultdict[frozenset[str], set[_Connection]](set)
-    )
-    _servers: list[asyncio.Server] = field(default_factory=list[asyncio.Server])
-    _serving: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    def __init__(self) -> None:
+        self.answers_lost = 0
+        self.unnamed = 0
+        """Connections whose dialler never said who it was."""
+        self._tokens: dict[bytes, str] = {}
+        self._roads: dict[tuple[str, str], Road] = {}
+        self._connections: defaultdict[frozenset[str], set[_Connection]] = defaultdict(set)
+        self._servers: list[asyncio.Server] = []
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -104,23 +106,20 @@ class Network:
         for server in self._servers:
             await server.wait_closed()
 
+    def know(self, party: str, token: str) -> None:
+        """Whoever says this at the beginning of a connection is that party."""
+        self._tokens[token.encode()] = party
+
     async def door(self, listener: str, host: str, port: int, *, dialler: str | None = None) -> int:
         """Open a way to a party that listens there; returns the door's own port on loopback.
 
         Args:
-            dialler: the only party that uses this door; where there is none, `who` is asked.
+            dialler: the only party that uses this door; where there is none, diallers say who they are.
         """
 
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            own_port: int = writer.get_extra_info("sockname")[1]
-            peer_port: int = writer.get_extra_info("peername")[1]
-            from_whom = dialler or self.who(peer_port, own_port)
-            if from_whom is None:
-                self.strangers += 1
-                writer.transport.abort()
-                return
-            carrying = self._carry(reader, writer, from_whom, listener, (host, port))
-            task = asyncio.get_running_loop().create_task(carrying, name=f"{from_whom} to {listener}")
+            carrying = self._carry(reader, writer, dialler, listener, (host, port))
+            task = asyncio.get_running_loop().create_task(carrying, name=f"{dialler or 'somebody'} to {listener}")
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
 
@@ -149,43 +148,72 @@ class Network:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        dialler: str,
+        dialler: str | None,
         listener: str,
         address: tuple[str, int],
     ) -> None:
-        there, back = self.road(dialler, listener), self.road(listener, dialler)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 far_reader, far_writer = await asyncio.open_connection(*address)
         except OSError:  # nobody listens there now; a timeout is one, too
             writer.transport.abort()
             return
-        connection = _Connection(writer, far_writer)
-        among = self._connections[frozenset((dialler, listener))]
-        among.add(connection)
+        connection = _Connection(listener, writer, far_writer)
+        if dialler is not None:
+            self._name(connection, dialler)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._flow(reader, far_writer, there, connection))
-                group.create_task(self._flow(far_reader, writer, back, connection))
+                group.create_task(self._flow_there(reader, connection))
+                group.create_task(self._flow_back(far_reader, connection))
         finally:
-            among.discard(connection)
-            connection.near.transport.abort()
-            connection.far.transport.abort()
+            if connection.dialler is None:
+                self.unnamed += 1
+            else:
+                self._connections[frozenset((connection.dialler, listener))].discard(connection)
+            writer.transport.abort()
+            far_writer.transport.abort()
 
-    async def _flow(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, road: Road, connection: _Connection
-    ) -> None:
-        """Carry one direction to its end. That end is news too: it waits where the road is blocked."""
-        try:
+    def _name(self, connection: _Connection, dialler: str) -> None:
+        connection.dialler, listener = dialler, connection.listener
+        connection.there, connection.back = self.road(dialler, listener), self.road(listener, dialler)
+        self._connections[frozenset((dialler, listener))].add(connection)
+
+    def _greeted(self, connection: _Connection, piece: bytes) -> None:
+        """Look for who it is in the dialler's first words."""
+        if connection.dialler is not None or len(connection.greeting) > GREETING_BYTES_MAX:
+            return
+        connection.greeting += piece
+        for token, party in self._tokens.items():
+            if party != connection.listener and token in connection.greeting:
+                self._name(connection, party)
+                return
+
+    async def _flow_there(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
+        with contextlib.suppress(ConnectionError):  # one end has gone: the other is to hear of it
             while piece := await reader.read(READ_BYTES_MAX):
-                await road.passed()
-                if road.loses():
-                    self.answers_lost += 1
-                    connection.reset()
+                self._greeted(connection, piece)
+                if not await self._pass(piece, connection.there, connection.far, connection):
                     return
-                writer.write(piece)
-                await writer.drain()
-        except ConnectionError:
-            pass  # one end has gone: the other is to hear of it
+        await connection.there.passed()
+        connection.far.close()
+
+    async def _flow_back(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(READ_BYTES_MAX):
+                if not await self._pass(piece, connection.back, connection.near, connection):
+                    return
+        await connection.back.passed()  # that it has ended is news too, and waits where the road is blocked
+        connection.near.close()
+
+    async def _pass(self, piece: bytes, road: Road, writer: asyncio.StreamWriter, connection: _Connection) -> bool:
+        """Carry one piece; False where it was lost, and the connection with it."""
         await road.passed()
-        writer.close()
+        if writer.is_closing():
+            return False
+        if road.loses():
+            self.answers_lost += 1
+            connection.reset()
+            return False
+        writer.write(piece)
+        await writer.drain()
+        return True

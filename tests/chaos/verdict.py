@@ -45,7 +45,7 @@ def judge(
     settle_s: float,
     acts: Mapping[Act, int],
     moves: Mapping[str, int],
-    more: Mapping[str, int],
+    more: Mapping[str, object],
 ) -> Verdict:
     """The verdict, from all that was witnessed and what the bench found by itself.
 
