@@ -138,12 +138,14 @@ class ChaosCluster:
     async def start(self, name: str) -> None:
         """Start a silo, and again should it not come up: Redis may be away."""
         for tries in range(1, START_TRIES_MAX + 1):
-            disturbed = self.is_disturbed
+            disturbed, stalled_s = self.is_disturbed, self.stalled_s
             try:
                 process = await self._processes.start(name, listen=self._endpoints[name], options=self._options[name])
             except SiloProcessFailed as error:
                 self.starts_failed += 1
-                if not (disturbed or self.is_disturbed) or tries == START_TRIES_MAX:
+                await asyncio.sleep(2 * LOOK_EVERY_S)  # whoever watches for stalls is to have looked
+                excused = disturbed or self.is_disturbed or self.stalled_s > stalled_s
+                if not excused or tries == START_TRIES_MAX:
                     self.violations.append(Violation("process runs", name, str(error)))
                     raise
             else:

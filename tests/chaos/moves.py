@@ -55,7 +55,7 @@ class MoveStream:
         self.open += 1
         try:
             outcome = await self._client.migrate(grain, to=to)
-            self.outcomes[outcome.status] += 1
+            self.outcomes[str(outcome.status)] += 1
         except SiloError as error:
             self.outcomes[type(error).__name__] += 1
         finally:

@@ -40,6 +40,7 @@ class Act(enum.StrEnum):
 PLANNED: Final = frozenset({Act.TERMINATE, Act.ROLL})
 """These cost no call and no state."""
 OF_PROCESSES: Final = (Act.KILL, Act.FREEZE, Act.TERMINATE, Act.KILL, Act.FREEZE, Act.ROLL)
+OF_PROCESSES_SHORT: Final = (Act.KILL, Act.FREEZE, Act.TERMINATE)
 OF_LINKS: Final = (Act.DELAY, Act.HOLD, Act.CUT, Act.LOSE_ANSWER, Act.RESET)
 OF_REDIS: Final = (Act.REDIS_PAUSE, Act.REDIS_RESTART, Act.REDIS_PAUSE, Act.REDIS_CRASH)
 OF_WIPES: Final = (Act.WIPE, Act.ROLL_BACK)
@@ -101,8 +102,10 @@ def schedule(seconds: float, cast: Cast, rng: random.Random) -> list[Beat]:
     """The acts of a run, in order of time; the same for the same source of chance."""
     beats: list[Beat] = []
     for since, until in _storms(seconds):
-        haste = 1.0 if seconds >= SHORT_S else 0.4
-        tracks = [(OF_PROCESSES, 3.0 * haste, 9.0 * haste), (OF_LINKS, 1.0 * haste, 4.0 * haste)]
+        is_short = seconds < SHORT_S
+        haste = 0.3 if is_short else 1.0
+        tracks = [(OF_PROCESSES_SHORT if is_short else OF_PROCESSES, 3.0 * haste, 9.0 * haste)]
+        tracks.append((OF_LINKS, 1.0 * haste, 4.0 * haste))
         tracks.append((OF_REDIS, 8.0 * haste, 20.0 * haste))
         if cast.wipe:
             tracks.append((OF_WIPES, 12.0 * haste, 25.0 * haste))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 from silo.application import Loop, run_on
@@ -10,7 +11,7 @@ from tests.chaos.bench import Bench, Plan
 from tests.chaos.schedule import PLANNED, Act
 from tests.chaos.verdict import Verdict
 
-PLAN = Plan(seconds=10.0, seed=1, lease_s=1.5, grains=30, call_rate=30.0, move_rate=15.0, warm_s=1.0)
+PLAN = Plan(seconds=7.0, seed=1, lease_s=1.0, grains=30, call_rate=30.0, move_rate=15.0, warm_s=0.5)
 
 
 def test_no_overlap_loss_repetition_or_leak_under_kills_freezes_restarts_moves_and_a_network_that_fails(
@@ -19,7 +20,7 @@ def test_no_overlap_loss_repetition_or_leak_under_kills_freezes_restarts_moves_a
     verdicts: list[Verdict] = []
 
     async def play() -> int:
-        verdicts.append(await Bench(PLAN, tmp_path, lambda what: print(what, file=sys.stderr)).run())
+        verdicts.append(await Bench(PLAN, tmp_path, lambda what: print(f"{time.monotonic():.1f} {what}", file=sys.stderr)).run())
         return 0
 
     run_on(Loop.ASYNCIO, play())
