@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections import Counter as Tally
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from silo.application import run_on
 from tests.chaos.bench import Bench, Plan
@@ -88,7 +88,8 @@ def play(plan: Plan, folder: Path) -> Verdict:
 
 def _shown(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
+        counts = cast("dict[str, int]", value)
+        return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
     return str(value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -153,10 +152,11 @@ class Bench:
         async def touch(key: str) -> None:
             counter = with_timeout(client.grain(Tallied, key), PATIENT_S)
             relay = with_timeout(client.grain(Relay, key), PATIENT_S)
-            for grain, send in (
-                (f"tally/{key}", counter.increment),
-                (f"relay/{key}", lambda call: relay.forward(call, key, 0)),
-            ):
+
+            async def forward(call: str) -> int:
+                return await relay.forward(call, key, 0)
+
+            for grain, send in ((f"tally/{key}", counter.increment), (f"relay/{key}", forward)):
                 if await caller.call(send, target=grain, deadline_s=PATIENT_S) is None:
                     text = f"it does not answer within {PATIENT_S:g} s though all is well"
                     self._violations.append(Violation("call answered", grain, text))
@@ -184,7 +184,6 @@ class Bench:
 
         async def look() -> list[Violation]:
             after = await self._vitals(cluster, client)
-            self.vitals = {name: (allowed[name], vitals) for name, vitals in after.items()}
             return [leak for name, vitals in after.items() for leak in leaks(name, allowed[name], vitals)]
 
         self._violations += await _until_none(look, LEAKS_END_WITHIN_S)
@@ -192,13 +191,13 @@ class Bench:
 
 async def _until_none(look: Callable[[], Awaitable[list[Violation]]], within_s: float) -> list[Violation]:
     """Look until there are none; after that time, and some looks at least, those that are left."""
-    until = time.monotonic() + within_s
-    for looks in itertools.count(1):
+    until, looks = time.monotonic() + within_s, 0
+    while True:
+        looks += 1
         try:
             found = await look()
         except SiloError as error:
             found = [Violation("call answered", "census", f"it could not be taken though all is well: {error!r}")]
         if not found or (time.monotonic() > until and looks >= LOOKS_MIN):
-            break
+            return found
         await asyncio.sleep(LOOK_EVERY_S)
-    return found

@@ -104,9 +104,11 @@ def schedule(seconds: float, cast: Cast, rng: random.Random) -> list[Beat]:
     for since, until in _storms(seconds):
         is_short = seconds < SHORT_S
         haste = 0.3 if is_short else 1.0
-        tracks = [(OF_PROCESSES_SHORT if is_short else OF_PROCESSES, 3.0 * haste, 9.0 * haste)]
-        tracks.append((OF_LINKS, 1.0 * haste, 4.0 * haste))
-        tracks.append((OF_REDIS, 8.0 * haste, 20.0 * haste))
+        tracks: list[tuple[Sequence[Act], float, float]] = [
+            (OF_PROCESSES_SHORT if is_short else OF_PROCESSES, 3.0 * haste, 9.0 * haste),
+            (OF_LINKS, 1.0 * haste, 4.0 * haste),
+            (OF_REDIS, 8.0 * haste, 20.0 * haste),
+        ]
         if cast.wipe:
             tracks.append((OF_WIPES, 12.0 * haste, 25.0 * haste))
         for acts, gap_min_s, gap_max_s in tracks:

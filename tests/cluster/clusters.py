@@ -55,7 +55,7 @@ class MemoryStand:
         self.directory_calls: list[str] = []
         """What the directory was asked, in order."""
         self._rng = random.Random(seed)
-        self.network = MemoryNetwork(random.Random(self._rng.random()))
+        self._network = MemoryNetwork(random.Random(self._rng.random()))
         self._table = MemoryMembershipTable()
         self._incarnations = itertools.count(1)
         self._clients = itertools.count(1)
@@ -65,7 +65,7 @@ class MemoryStand:
 
     def surroundings(self, settings: SiloSettings) -> Surroundings:
         return Surroundings(
-            open_transport=lambda _: self.network.transport(str(settings.name)),
+            open_transport=lambda _: self._network.transport(str(settings.name)),
             open_directory=lambda: MemoryDirectory(self.rows, before=self._on_the_way),
             open_membership=lambda: LoopMembership(self._table, settings=LEASE, follow=self._table.follow),
             new_incarnation=lambda: next(self._incarnations),
@@ -78,7 +78,7 @@ class MemoryStand:
         await asyncio.sleep(DIRECTORY_DELAY_S)
 
     def connect(self, gateways: list[str], **options: Any) -> Client:
-        transport = self.network.transport(f"client-{next(self._clients)}")
+        transport = self._network.transport(f"client-{next(self._clients)}")
         return Client.connect(gateways=gateways, transport=transport, rng=random.Random(self._rng.random()), **options)
 
     def connect_to(self, gateway: str, **options: Any) -> Client:

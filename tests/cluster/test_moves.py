@@ -19,6 +19,7 @@ from silo.settings import MigrationSettings
 from tests.cluster.clusters import Cluster, MemoryStand
 from tests.cluster.grains import Ledger, Witness
 from tests.cluster.stage import Stage, gate, say
+from tests.support.memory_cluster import FaultyStand
 
 pytestmark = pytest.mark.real
 ABC = ("a", "b", "c")
@@ -548,7 +549,7 @@ async def test_R470_a_silo_that_stops_hands_over_grains_that_are_being_called(cl
 @pytest.mark.in_memory
 async def test_R470_a_silo_that_stops_finds_another_home_for_what_one_silo_does_not_take(stage: Stage) -> None:
     """A link that fails for a moment costs no state: there are other silos, and there is time left."""
-    stand = MemoryStand()
+    stand = FaultyStand()
     cluster = Cluster(stand)
     await cluster.start(*ABC, kinds=(Ledger,))
     client = await cluster.client()
