@@ -69,11 +69,13 @@ class Bench:
     Args:
         folder: keeps the evidence.
         tell: told what happens as it does.
+        beats: what is to befall the cluster, in place of what the plan's seed makes.
     """
 
     plan: Plan
     folder: Path
     tell: Callable[[str], None]
+    beats: Sequence[Beat] = ()
     _violations: list[Violation] = field(default_factory=list[Violation])
 
     def __post_init__(self) -> None:
@@ -82,7 +84,7 @@ class Bench:
         self._silos = tuple(f"silo-{number}" for number in range(1, plan.silos + 1))
         self._callers = tuple(f"caller-{number}" for number in range(1, plan.callers + 1))
         cast = Cast(self._silos, self._callers, plan.lease_s, plan.wipe)
-        self.beats: Sequence[Beat] = schedule(plan.seconds, cast, rng)
+        self.beats = self.beats or schedule(plan.seconds, cast, rng)
         (self.folder / "schedule.txt").write_text("".join(f"{beat}\n" for beat in self.beats), encoding="utf-8")
         self._rng = rng
 

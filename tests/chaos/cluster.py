@@ -210,7 +210,7 @@ class ChaosCluster:
             if awake_at - asleep_at < LOOK_EVERY_S + STALL_S:
                 continue
             self.stalled_s += awake_at - asleep_at
-            parties = [*self._caller_names, *(str(self.members.current(name)) for name in self.up)]
+            parties = [*self._caller_names, *map(str, self.members.alive)]
             with self.fault("stall"):
                 for party in parties:
                     self.witness.take(Event(what=What.PAUSED, at=asleep_at, silo=party))

@@ -62,7 +62,7 @@ class Relay(MovingGrain):
         with self._turn(call):
             if self._caller is None:  # each activation is a caller of its own: the order of calls is kept for each
                 name = f"{self.id}#{self._activation}"
-                self._caller = WitnessedCaller(self._witness, name, silo=self._incarnation)
+                self._caller = WitnessedCaller(self._witness, name, silo=self._incarnation, activation=self._activation)
             counter = with_timeout(self.grain(Tallied, target), NESTED_DEADLINE_S)
             for _ in range(times):
                 await self._caller.call(counter.increment, target=f"tally/{target}", deadline_s=NESTED_DEADLINE_S)

@@ -66,6 +66,11 @@ class MembersWatch:
         """The incarnation of this name that was seen last."""
         return self._current.get(name)
 
+    @property
+    def alive(self) -> list[SiloAddress]:
+        """The incarnations that were alive when the table was read last."""
+        return list(self._seen_alive)
+
     def tell_lost(self, silo: SiloAddress, at: float, because: str) -> None:
         """Tell of a loss, once."""
         if silo not in self._told:

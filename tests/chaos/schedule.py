@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +40,6 @@ class Act(enum.StrEnum):
 PLANNED: Final = frozenset({Act.TERMINATE, Act.ROLL})
 """These cost no call and no state."""
 OF_PROCESSES: Final = (Act.KILL, Act.FREEZE, Act.TERMINATE, Act.KILL, Act.FREEZE, Act.ROLL)
-OF_PROCESSES_SHORT: Final = (Act.KILL, Act.FREEZE, Act.TERMINATE)
 OF_LINKS: Final = (Act.DELAY, Act.HOLD, Act.CUT, Act.LOSE_ANSWER, Act.RESET)
 OF_REDIS: Final = (Act.REDIS_PAUSE, Act.REDIS_RESTART, Act.REDIS_PAUSE, Act.REDIS_CRASH)
 OF_WIPES: Final = (Act.WIPE, Act.ROLL_BACK)
@@ -52,6 +51,8 @@ LEASES_PAUSED: Final = (0.2, 0.6, 1.5)
 LEASES_DOWN: Final = (0.0, 0.5, 1.5)
 """How long a silo that ended stays away."""
 DELAYS_S: Final = (0.02, 0.1, 0.4)
+TAKES_S: Final[Mapping[Act, float]] = {Act.KILL: 2.0, Act.TERMINATE: 3.0, Act.ROLL: 4.0, Act.REDIS_RESTART: 0.5}
+"""About how long it takes to stop and to start what an act ends; a roll takes it for each silo."""
 STORM_S: Final = 45.0
 CALM_S: Final = 20.0
 """After each storm nothing befalls the cluster for so long but what is planned."""
@@ -102,10 +103,9 @@ def schedule(seconds: float, cast: Cast, rng: random.Random) -> list[Beat]:
     """The acts of a run, in order of time; the same for the same source of chance."""
     beats: list[Beat] = []
     for since, until in _storms(seconds):
-        is_short = seconds < SHORT_S
-        haste = 0.3 if is_short else 1.0
+        haste = 1.0 if seconds >= SHORT_S else 0.3
         tracks: list[tuple[Sequence[Act], float, float]] = [
-            (OF_PROCESSES_SHORT if is_short else OF_PROCESSES, 3.0 * haste, 9.0 * haste),
+            (OF_PROCESSES, 3.0 * haste, 9.0 * haste),
             (OF_LINKS, 1.0 * haste, 4.0 * haste),
             (OF_REDIS, 8.0 * haste, 20.0 * haste),
         ]
@@ -117,7 +117,8 @@ def schedule(seconds: float, cast: Cast, rng: random.Random) -> list[Beat]:
             while at < until:
                 beat = _beat(at, next(deck), cast, rng)
                 beats.append(beat)
-                at += beat.lasts_s + rng.uniform(gap_min_s, gap_max_s)
+                times = len(cast.silos) if beat.act is Act.ROLL else 1
+                at += beat.lasts_s + TAKES_S.get(beat.act, 0.0) * times + rng.uniform(gap_min_s, gap_max_s)
         if until < seconds:
             calm = (Act.TERMINATE, Act.ROLL)[rng.randrange(2)]
             beats.append(_beat(until + 0.6 * CALM_S, calm, cast, rng))

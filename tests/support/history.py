@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.witness import Ended, Event, What
@@ -129,14 +130,19 @@ def check(events: Sequence[Event], settle_s: float = 0.0) -> list[Violation]:
     """Every promise that the witness can decide, over one run's events in order of time."""
     history = History(events, settle_s)
     found: list[Violation] = []
+    followed_ever: dict[str, float] = {}
     for grain, story in history.grains.items():
         found += one_activation(history, grain, story)
         found += one_turn_at_a_time(history, grain, story)
         found += state_kept(history, grain, story)
+        followed = followed_at(history, story)
+        found += no_late_answer(history, grain, story, followed)
+        followed_ever |= followed
     for grain, story in history.carried.items():
         found += state_carried(grain, story)
     for name, call in history.calls.items():
         found += executed_once(name, call)
+        found += no_late_call(name, call, followed_ever)
         found += call_ended(history, name, call)
         found += call_answered(history, name, call)
     found += order_kept(history)
@@ -163,6 +169,43 @@ def one_activation(history: History, grain: str, story: Sequence[Event]) -> list
         if current is None or event.activation != current.activation:
             current = event
     return found
+
+
+def followed_at(history: History, story: Sequence[Event]) -> dict[str, float]:
+    """When another activation of the grain opened after each, by activation."""
+    found: dict[str, float] = {}
+    current: Event | None = None
+    for event in story:
+        if event.what is not What.OPENED or history.is_lost(event.silo, event.at):
+            continue
+        if current is not None and event.activation != current.activation:
+            found.setdefault(current.activation, event.at)
+        current = event
+    return found
+
+
+def no_late_answer(
+    history: History, grain: str, story: Sequence[Event], followed: Mapping[str, float]
+) -> list[Violation]:
+    """No turn is answered that ended after another activation had opened."""
+    found: list[Violation] = []
+    for event in story:
+        if event.what is What.TURN_ENDED and event.at > followed.get(event.activation, math.inf):
+            ended = history.calls[event.call].ended
+            if ended and ended[0].outcome == Ended.VALUE:
+                text = f"call {event.call} was answered though its turn on {event.silo} ended at {event.at:.6f}"
+                text += f", after another activation had opened at {followed[event.activation]:.6f}"
+                found.append(Violation("one activation", grain, text))
+    return found
+
+
+def no_late_call(name: str, call: Call, followed: Mapping[str, float]) -> list[Violation]:
+    """No call is run that an activation makes after another one of its grain has opened."""
+    sent = call.sent
+    if sent is None or not call.started or sent.at <= followed.get(sent.activation, math.inf):
+        return []
+    text = f"{sent.caller} made it at {sent.at:.6f}, after another activation had opened"
+    return [Violation("one activation", name, text)]
 
 
 def _is_only_told_late(history: History, event: Event) -> bool:
@@ -304,11 +347,17 @@ def call_answered(history: History, name: str, call: Call) -> list[Violation]:
 
 
 def order_kept(history: History) -> list[Violation]:
-    """Calls from one caller to one grain start in the order sent, unless they interleave or a fault repeats them."""
+    """Calls from one caller to one grain start in the order sent, unless they interleave or a fault repeats them.
+
+    A call that its caller has given up before it starts keeps no place.
+    """
     found: list[Violation] = []
     lanes: dict[tuple[str, str], list[tuple[float, Event]]] = defaultdict(list)
     for call in history.calls.values():
-        if call.sent is not None and call.started and not call.started[0].interleaves:
+        if call.sent is None or not call.started or call.started[0].interleaves:
+            continue
+        given_up = call.ended and call.ended[0].outcome == Ended.CANCELLED and call.ended[0].at < call.started[0].at
+        if not given_up:
             lanes[call.sent.caller, call.sent.grain].append((call.started[0].at, call.sent))
     for (caller, grain), lane in lanes.items():
         lane.sort(key=lambda item: item[0])
