@@ -18,6 +18,8 @@ from typing import Final, Self
 
 READ_BYTES_MAX: Final = 65_536
 CONNECT_TIMEOUT_S: Final = 5.0
+CLOSE_TIMEOUT_S: Final = 5.0
+"""How long the last words on a connection may take to be written."""
 GREETING_BYTES_MAX: Final = 16_384
 """Who has not said by then who it is belongs to nobody."""
 RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -122,6 +124,7 @@ class Network:
             task = asyncio.get_running_loop().create_task(carrying, name=f"{dialler or 'somebody'} to {listener}")
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
+            task.add_done_callback(lambda _: writer.transport.abort())  # even where it is cancelled before it begins
 
         server = await asyncio.start_server(accepted, "127.0.0.1", 0)
         self._servers.append(server)
@@ -156,7 +159,6 @@ class Network:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 far_reader, far_writer = await asyncio.open_connection(*address)
         except OSError:  # nobody listens there now; a timeout is one, too
-            writer.transport.abort()
             return
         connection = _Connection(listener, writer, far_writer)
         if dialler is not None:
@@ -165,12 +167,15 @@ class Network:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._flow_there(reader, connection))
                 group.create_task(self._flow_back(far_reader, connection))
+            with contextlib.suppress(OSError):  # it was reset, or one end takes nothing more
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await writer.wait_closed()
+                    await far_writer.wait_closed()
         finally:
             if connection.dialler is None:
                 self.unnamed += 1
             else:
                 self._connections[frozenset((connection.dialler, listener))].discard(connection)
-            writer.transport.abort()
             far_writer.transport.abort()
 
     def _name(self, connection: _Connection, dialler: str) -> None:

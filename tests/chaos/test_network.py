@@ -47,7 +47,8 @@ async def echoing(
                 writer.write(words)
         except ConnectionError:
             pass  # it was reset
-        writer.close()
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
     async with server:
