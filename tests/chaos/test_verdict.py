@@ -108,6 +108,7 @@ def test_a_history_that_keeps_the_promises_is_good_and_counted() -> None:
         ),
         ("overdue", [*GOOD, sent("3", 3)]),
         ("unanswered", [*GOOD, sent("3", 3), ended("3", Ended.OUTCOME_UNKNOWN)]),
+        ("unanswered", [*GOOD, sent("3", 3), ended("3", Ended.APPLICATION_ERROR)]),
         (
             "disorder",
             [

@@ -54,7 +54,7 @@ def judge(
         acts, moves: how often each act was played, and how moves have ended by the word of who asked for them.
         more: counts to be shown beside them.
     """
-    found = [*check(events, settle_s), *given_up(events, settle_s), *violations]
+    found = [*check(events, settle_s), *given_up(events, settle_s), *raised(events), *violations]
     by_name: Tally[str] = Tally(COUNTS[violation.rule] for violation in found)
     ended = Tally(event.outcome for event in events if event.what is What.CALL_ENDED)
     opened = Tally(event.because for event in events if event.what is What.OPENED)
@@ -84,6 +84,15 @@ def given_up(events: Sequence[Event], settle_s: float) -> list[Violation]:
         for event in events
         if event.what is What.CLOSED and event.because == "shutting_down"
         if not history.is_disturbed(event.at - settle_s, event.at)
+    ]
+
+
+def raised(events: Sequence[Event]) -> list[Violation]:
+    """The grains of the bench raise nothing of their own; so no call may end so."""
+    return [
+        Violation("call answered", event.call, f"it ended with an exception that no grain raises: {event.because}")
+        for event in events
+        if event.what is What.CALL_ENDED and event.outcome == Ended.APPLICATION_ERROR
     ]
 
 
