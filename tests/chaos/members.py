@@ -57,7 +57,7 @@ class MembersWatch:
                 except MembershipUnavailable:
                     view = None  # it may be down: that is part of the play
                 if view is not None:
-                    self._on_view(view, asked_at)
+                    self.on_view(view, asked_at)
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
             await self._redis.aclose()
@@ -77,7 +77,8 @@ class MembersWatch:
             self._told.add(silo)
             self._witness.take(Event(what=What.SILO_LOST, at=at, silo=str(silo), because=because))
 
-    def _on_view(self, view: View, asked_at: float) -> None:
+    def on_view(self, view: View, asked_at: float) -> None:
+        """What was read by a request sent at that time."""
         self.view = view
         alive = {row.silo: row for row in view.living()}
         for silo, (seen_at, status) in list(self._seen_alive.items()):

@@ -89,7 +89,7 @@ async def test_a_road_that_is_blocked_one_way_is_open_the_other_way() -> None:
         silo = await dial(port)
         network.road(REDIS, SILO).block()
         asking = asyncio.create_task(silo.asks(b"words"))
-        await until(lambda: heard == b"words")
+        await until(lambda: bytes(heard) == b"words")
         assert not asking.done()
         network.road(REDIS, SILO).clear()
         assert await asking == b"words"
