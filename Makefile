@@ -1,7 +1,7 @@
 # The doors of the project. `make check` is the one that CI goes through; `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format format-check lint mypy pyright imports protos protos-check test test-redis simulation bench coverage clean
+.PHONY: help setup demo chaos check format format-check lint mypy pyright imports protos protos-check test test-redis simulation bench coverage clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -17,6 +17,8 @@ PROTOS = $(shell find protos -name '*.proto' | sort)
 TEST_WORKERS ?= 2
 TEST_ARGS ?=
 SEEDS ?= 200
+MINUTES ?= 2
+CHAOS_ARGS ?=
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
@@ -95,6 +97,9 @@ test-redis: setup ## the Redis-facing tests alone; SILO_TEST_REDIS_SERVER names 
 
 simulation: setup ## whole clusters in virtual time under seeded faults; SEEDS=10000 plays more
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+chaos: setup ## real silos and a real Redis under a seeded nemesis; MINUTES=10 lasts longer, CHAOS_ARGS='--seed 7'
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
 
 coverage: setup ## tests in one process, with a report of what they left out
 	@$(BIN)/python -m coverage run -m pytest $(TEST_ARGS)

@@ -7,7 +7,9 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
+from silo.activation.activation import Activation
 from silo.activation.catalog import Catalog
+from silo.directory.addresses import SiloAddress
 from silo.directory.errors import MembershipUnavailable
 from silo.directory.membership import TurnRight
 from silo.logs import get_logger
@@ -22,6 +24,8 @@ from silo.wire.frames import GoAway
 
 log = get_logger(__name__)
 
+TRIES_MAX = 3
+"""How often a leaving silo tries to move a grain, each time elsewhere than the time before where that is possible."""
 SETTLE_S = 5.0
 """How long a leaving silo waits for its peers to confirm that they have what it sent, and send it nothing more."""
 
@@ -59,16 +63,36 @@ async def _lapsed(right: TurnRight, return_within_s: float) -> None:
 
 
 async def move_everything(catalog: Catalog, moves: Moves) -> None:
-    """Move what can be moved, deactivate the rest; what arrives or activates meanwhile as well."""
+    """Move what can be moved, deactivate the rest; what arrives or activates meanwhile as well.
+
+    A silo that does not take a grain is no reason to give up its state: others may, or it may a moment later.
+    """
+    failed: dict[str, list[SiloAddress]] = {}
+    """Where activations could not go, by their ids."""
     while activations := list(catalog):
         outcomes = await asyncio.gather(
-            *(moves.begin(activation, None, MoveReason.SILO_STOPPING) for activation in activations)
+            *(
+                moves.begin(
+                    activation,
+                    None,
+                    MoveReason.SILO_STOPPING,
+                    avoiding=failed.get(activation.activation_id, ())[-1:],
+                )
+                for activation in activations
+            )
         )
-        staying = [
-            (activation, outcome.why)
-            for activation, outcome in zip(activations, outcomes, strict=True)
-            if outcome.status not in (MoveStatus.MOVED, MoveStatus.NOT_ACTIVE)
-        ]
+        staying: list[tuple[Activation, str]] = []
+        again = False
+        for activation, outcome in zip(activations, outcomes, strict=True):
+            if outcome.status in (MoveStatus.MOVED, MoveStatus.NOT_ACTIVE):
+                continue
+            tried = failed.setdefault(activation.activation_id, [])
+            if outcome.target is not None:
+                tried.append(outcome.target)
+            if outcome.target is None or len(tried) >= TRIES_MAX:
+                staying.append((activation, outcome.why))
+            else:
+                again = True
         if staying:  # one line for all: where a whole cluster stops, that is every grain
             first, why = staying[0]
             log.info("drain.deactivated", grains=len(staying), first=str(first.id), why=why)
@@ -82,7 +106,7 @@ async def move_everything(catalog: Catalog, moves: Moves) -> None:
         for failure in failures:
             if failure is not None:
                 raise failure
-        if all(catalog.get(each.id) is each for each in activations):
+        if not again and all(catalog.get(each.id) is each for each in activations):
             await catalog.next_removal()  # they are on their way already
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -61,16 +61,19 @@ class Moves:
         reason: str,
         force: bool = False,
         trace: str | None = None,
+        *,
+        avoiding: Collection[SiloAddress] = (),
     ) -> asyncio.Future[MigrationOutcome]:
         """Begin to move an activation. A second move of it joins the first, whose target it may still change.
 
         Args:
+            avoiding: silos that placement shall not choose, unless there is no other.
             trace: the traceparent of what asked for it; None for whatever runs now.
         """
         row = self._parts.membership.view.named(str(to)) if to else None
         if to and (row is None or row.status is SiloStatus.JOINING):  # it may have joined a moment ago
             return self.tasks.spawn(self._begin_after_refresh(activation, to, reason, force, trace), f"look for {to}")
-        return self._begin(activation, to, reason, force, trace)
+        return self._begin(activation, to, reason, force, trace, avoiding)
 
     async def _begin_after_refresh(
         self, activation: Activation, to: str | SiloAddress, reason: str, force: bool, trace: str | None
@@ -80,9 +83,15 @@ class Moves:
         return await self._begin(activation, to, reason, force, trace)
 
     def _begin(
-        self, activation: Activation, to: str | SiloAddress | None, reason: str, force: bool, trace: str | None
+        self,
+        activation: Activation,
+        to: str | SiloAddress | None,
+        reason: str,
+        force: bool,
+        trace: str | None,
+        avoiding: Collection[SiloAddress] = (),
     ) -> asyncio.Future[MigrationOutcome]:
-        target = self._target_of(activation, to)
+        target = self._target_of(activation, to, avoiding)
         if isinstance(target, str):
             return self._refused(activation, reason, target)
         why = self._why_not(activation, target, force)
@@ -101,7 +110,9 @@ class Moves:
             move.start()
             await asyncio.wait([move.outcome])
 
-    def _target_of(self, activation: Activation, to: str | SiloAddress | None) -> SiloAddress | str:
+    def _target_of(
+        self, activation: Activation, to: str | SiloAddress | None, avoiding: Collection[SiloAddress]
+    ) -> SiloAddress | str:
         """Where to, or why nowhere."""
         view = self._parts.membership.view
         if to:
@@ -110,12 +121,21 @@ class Moves:
                 known = ", ".join(sorted(each.info.name for each in view.living()))
                 return f"no living silo is called {to} (known: {known})"
             return row.silo
-        rows = tuple(row for row in view.table.rows if row.silo != self._parts.me)
+        try:
+            return self._place(activation, avoiding)
+        except GrainUnplaceable as error:
+            return f"no other silo may host it: {error}"
+
+    def _place(self, activation: Activation, avoiding: Collection[SiloAddress]) -> SiloAddress:
+        view = self._parts.membership.view
+        rows = tuple(row for row in view.table.rows if row.silo != self._parts.me and row.silo not in avoiding)
         elsewhere = View(Table(view.table.run, view.version, rows))
         try:
             return self._parts.placement.choose(activation.id, elsewhere).silo
-        except GrainUnplaceable as error:
-            return f"no other silo may host it: {error}"
+        except GrainUnplaceable:
+            if not avoiding:
+                raise
+            return self._place(activation, ())
 
     def _why_not(self, activation: Activation, target: SiloAddress, force: bool) -> str:
         """Why this move is refused at once; empty where it is not. Nothing has been stopped, so it costs nothing."""

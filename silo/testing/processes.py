@@ -128,10 +128,23 @@ class ProcessCluster:
     def running(self) -> list[SiloProcess]:
         return [silo for silo in self._silos.values() if silo.is_running]
 
+    @property
+    def processes(self) -> Sequence[SiloProcess]:
+        """Every process that was begun, in order; those that are not ready yet and those that have ended included."""
+        return tuple(self._all)
+
     async def start(
-        self, name: str, *, listen: str = "127.0.0.1:0", settings: Mapping[str, object] | None = None
+        self,
+        name: str,
+        *,
+        listen: str = "127.0.0.1:0",
+        settings: Mapping[str, object] | None = None,
+        options: Sequence[str] = (),
     ) -> SiloProcess:
         """Start a silo and wait until it serves; a name may be used again once its process has ended.
+
+        Args:
+            options: more options of `silo run`, such as `["--advertise", "127.0.0.1:7000"]`.
 
         Raises:
             SiloProcessFailed: it ended or said nothing; the end of its log is in the message.
@@ -140,6 +153,7 @@ class ProcessCluster:
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *self._command(name, listen, settings or {}),
+                *options,
                 stdin=asyncio.subprocess.PIPE,  # how it learns of our end, whatever way we end
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,

@@ -19,6 +19,7 @@ from silo.settings import MigrationSettings
 from tests.cluster.clusters import Cluster, MemoryStand
 from tests.cluster.grains import Ledger, Witness
 from tests.cluster.stage import Stage, gate, say
+from tests.support.memory_cluster import FaultyStand
 
 pytestmark = pytest.mark.real
 ABC = ("a", "b", "c")
@@ -543,6 +544,24 @@ async def test_R470_a_silo_that_stops_hands_over_grains_that_are_being_called(cl
     await asyncio.gather(*callers)
     for ledger in ledgers:
         assert answers[ledger] == list(range(2, len(answers[ledger]) + 2))
+
+
+@pytest.mark.in_memory
+async def test_R470_a_silo_that_stops_finds_another_home_for_what_one_silo_does_not_take(stage: Stage) -> None:
+    """A link that fails for a moment costs no state: there are other silos, and there is time left."""
+    stand = FaultyStand()
+    cluster = Cluster(stand)
+    await cluster.start(*ABC, kinds=(Ledger,))
+    client = await cluster.client()
+    ledgers = [client.grain(Ledger, f"k{number}") for number in range(10)]
+    for ledger in ledgers:
+        await active_at(cluster, ledger, "a")
+    stand.network.cut("a", "b")
+    await cluster.stop("a")
+    stand.network.heal("a", "b")
+    assert [await ledger.read() for ledger in ledgers] == [["first"]] * 10
+    assert {cluster.home(ledger) for ledger in ledgers} == {"c"}
+    await cluster.close()
 
 
 async def test_R471_an_outcome_tells_pause_bytes_held_calls_and_between_which_silos(cluster: Cluster) -> None:

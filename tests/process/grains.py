@@ -92,7 +92,13 @@ class Counter(WitnessedGrain):
         """Take a while, and only then call another counter."""
         with self._turn(call):
             await asyncio.sleep(takes_s)
-            caller = WitnessedCaller(self._witness, str(self.id), calls=f"{call}-tells", silo=self._incarnation)
+            caller = WitnessedCaller(
+                self._witness,
+                str(self.id),
+                calls=f"{call}-tells",
+                silo=self._incarnation,
+                activation=self._activation,
+            )
             counter = with_timeout(self.grain(Counter, other), NESTED_DEADLINE_S)
             await caller.call(counter.increment, target=f"counter/{other}", deadline_s=NESTED_DEADLINE_S)
             self.count += 1

@@ -18,14 +18,18 @@ class WitnessedCaller:
         name: the caller's name, unlike any other's.
         calls: how the ids of its calls begin; its name where nothing else is said.
         silo: the incarnation in which it runs, where it is a grain.
+        activation: likewise, which activation it is.
     """
 
-    def __init__(self, witness: ListWitness, name: str, *, calls: str = "", silo: str = "") -> None:
+    def __init__(
+        self, witness: ListWitness, name: str, *, calls: str = "", silo: str = "", activation: str = ""
+    ) -> None:
         self.name = name
         self.ended: Tally[str] = Tally()
         self._witness = witness
         self._calls = calls or name
         self._silo = silo
+        self._activation = activation
         self._ids = itertools.count(1)
         self._numbers: defaultdict[str, int] = defaultdict(int)
 
@@ -43,6 +47,7 @@ class WitnessedCaller:
             caller=self.name,
             grain=target,
             silo=self._silo,
+            activation=self._activation,
             number=self._numbers[target],
             deadline_s=deadline_s,
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.witness import Ended, Event, What
@@ -51,6 +52,9 @@ class History:
         self.settle_s = settle_s
         self.calls: dict[str, Call] = defaultdict(Call)
         self.grains: dict[str, list[Event]] = defaultdict(list)
+        self.carried: dict[str, list[Event]] = defaultdict(list)
+        """What was taken out of grains and put into them."""
+        self._frozen_at_start: set[int] = set()
         self.lost: dict[str, float] = {}
         self._disturbed: list[tuple[float, float]] = []
         self._paused: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -60,7 +64,11 @@ class History:
     def _read(self) -> None:
         fault: float | None = None
         paused: dict[str, float] = {}
+        thawed: set[str] = set()
         for event in self.events:
+            if event.silo in thawed and event.what is not What.PAUSED:
+                thawed.discard(event.silo)
+                self._frozen_at_start.add(id(event))
             match event.what:
                 case What.CALL_SENT:
                     self.calls[event.call].sent = event
@@ -80,12 +88,15 @@ class History:
                     paused[event.silo] = event.at
                 case What.RESUMED:
                     self._paused[event.silo].append((paused.pop(event.silo, event.at), event.at))
+                    thawed.add(event.silo)
                 case What.FAULT:
                     fault = event.at if fault is None else fault
                 case What.HEALED:
                     if fault is not None:
                         self._disturbed.append((fault, event.at + self.settle_s))
                         fault = None
+                case What.DEHYDRATED | What.REHYDRATED:
+                    self.carried[event.grain].append(event)
                 case What.HOLDING:
                     pass  # figures are made of it, no verdicts
         if fault is not None:
@@ -101,6 +112,15 @@ class History:
         """Whether the silo or client was lost by then."""
         return process in self.lost and self.lost[process] <= at
 
+    def began_before_it_was_frozen(self, event: Event) -> bool:
+        """Whether this may have begun before its process was frozen, and was only told of when that went on.
+
+        The first thing that a process tells after a pause may lie on both sides of it: no process can decide and act
+        in one instant. A turn that began so must not count: then its call has no answer.
+        """
+        ended = self.calls[event.call].ended if event.call else []
+        return id(event) in self._frozen_at_start and not any(end.outcome == Ended.VALUE for end in ended)
+
     def paused_s(self, process: str, since: float, until: float) -> float:
         """How long the process was frozen within this span."""
         return sum(max(0.0, min(end, until) - max(start, since)) for start, end in self._paused[process])
@@ -110,12 +130,19 @@ def check(events: Sequence[Event], settle_s: float = 0.0) -> list[Violation]:
     """Every promise that the witness can decide, over one run's events in order of time."""
     history = History(events, settle_s)
     found: list[Violation] = []
+    followed_ever: dict[str, float] = {}
     for grain, story in history.grains.items():
         found += one_activation(history, grain, story)
         found += one_turn_at_a_time(history, grain, story)
         found += state_kept(history, grain, story)
+        followed = followed_at(history, story)
+        found += no_late_answer(history, grain, story, followed)
+        followed_ever |= followed
+    for grain, story in history.carried.items():
+        found += state_carried(grain, story)
     for name, call in history.calls.items():
         found += executed_once(name, call)
+        found += no_late_call(name, call, followed_ever)
         found += call_ended(history, name, call)
         found += call_answered(history, name, call)
     found += order_kept(history)
@@ -130,6 +157,8 @@ def one_activation(history: History, grain: str, story: Sequence[Event]) -> list
     for event in story:
         if event.what not in (What.OPENED, What.TURN_STARTED):
             continue
+        if current is not None and _is_only_told_late(history, event):
+            continue
         if current is not None and event.activation != current.activation:
             if event.activation in followed:
                 by = followed[event.activation]
@@ -142,6 +171,50 @@ def one_activation(history: History, grain: str, story: Sequence[Event]) -> list
     return found
 
 
+def followed_at(history: History, story: Sequence[Event]) -> dict[str, float]:
+    """When another activation of the grain opened after each, by activation."""
+    found: dict[str, float] = {}
+    current: Event | None = None
+    for event in story:
+        if event.what is not What.OPENED or history.is_lost(event.silo, event.at):
+            continue
+        if current is not None and event.activation != current.activation:
+            found.setdefault(current.activation, event.at)
+        current = event
+    return found
+
+
+def no_late_answer(
+    history: History, grain: str, story: Sequence[Event], followed: Mapping[str, float]
+) -> list[Violation]:
+    """No turn is answered that ended after another activation had opened."""
+    found: list[Violation] = []
+    for event in story:
+        if event.what is What.TURN_ENDED and event.at > followed.get(event.activation, math.inf):
+            ended = history.calls[event.call].ended
+            if ended and ended[0].outcome == Ended.VALUE:
+                text = f"call {event.call} was answered though its turn on {event.silo} ended at {event.at:.6f}"
+                text += f", after another activation had opened at {followed[event.activation]:.6f}"
+                found.append(Violation("one activation", grain, text))
+    return found
+
+
+def no_late_call(name: str, call: Call, followed: Mapping[str, float]) -> list[Violation]:
+    """No call is run that an activation makes after another one of its grain has opened."""
+    sent = call.sent
+    if sent is None or not call.started or sent.at <= followed.get(sent.activation, math.inf):
+        return []
+    text = f"{sent.caller} made it at {sent.at:.6f}, after another activation had opened"
+    return [Violation("one activation", name, text)]
+
+
+def _is_only_told_late(history: History, event: Event) -> bool:
+    """Whether this activation, of a silo that was lost, does nothing here that counts."""
+    return history.is_lost(event.silo, event.at) and (
+        event.what is What.OPENED or history.began_before_it_was_frozen(event)
+    )
+
+
 def one_turn_at_a_time(history: History, grain: str, story: Sequence[Event]) -> list[Violation]:
     """Turns never overlap, unless both interleave in one activation; what a lost silo was doing counts no more."""
     found: list[Violation] = []
@@ -150,6 +223,8 @@ def one_turn_at_a_time(history: History, grain: str, story: Sequence[Event]) -> 
         if event.what is What.TURN_ENDED:
             running.pop((event.activation, event.call), None)
         if event.what is not What.TURN_STARTED:
+            continue
+        if _is_only_told_late(history, event):
             continue
         for other in running.values():
             together = other.activation == event.activation and other.interleaves and event.interleaves
@@ -167,6 +242,8 @@ def state_kept(history: History, grain: str, story: Sequence[Event]) -> list[Vio
     before: Event | None = None  # the last event of the activation that has the count
     for event in story:
         if event.value is not None and event.what is What.OPENED:
+            if before is not None and event.value != count and history.is_lost(event.silo, event.at):
+                continue  # it opens after its silo was lost: it takes no turn
             may_be_new = before is None or _state_is_gone(history, before, event.at)
             if event.value != (count or 0) and not (may_be_new and event.value == 0):
                 text = f"opened with {event.value} where {count} was, because of {event.because}"
@@ -194,6 +271,19 @@ def _state_is_gone(history: History, last: Event, at: float) -> bool:
     if last.because == "migrating":  # it may have arrived at a silo that was lost before it opened there
         return any(last.at <= lost <= at for lost in history.lost.values())
     return last.because in STATE_LOST_BECAUSE
+
+
+def state_carried(grain: str, story: Sequence[Event]) -> list[Violation]:
+    """What a grain is given where it arrives was taken out of it before."""
+    found: list[Violation] = []
+    taken: set[int | None] = set()
+    for event in story:
+        if event.what is What.DEHYDRATED:
+            taken.add(event.value)
+        elif event.value not in taken:
+            text = f"it was given {event.value} at {event.at:.6f}, which nobody had taken out of it"
+            found.append(Violation("state kept", grain, text))
+    return found
 
 
 def executed_once(name: str, call: Call) -> list[Violation]:
@@ -257,11 +347,17 @@ def call_answered(history: History, name: str, call: Call) -> list[Violation]:
 
 
 def order_kept(history: History) -> list[Violation]:
-    """Calls from one caller to one grain start in the order sent, unless they interleave or a fault repeats them."""
+    """Calls from one caller to one grain start in the order sent, unless they interleave or a fault repeats them.
+
+    A call that its caller has given up before it starts keeps no place.
+    """
     found: list[Violation] = []
     lanes: dict[tuple[str, str], list[tuple[float, Event]]] = defaultdict(list)
     for call in history.calls.values():
-        if call.sent is not None and call.started and not call.started[0].interleaves:
+        if call.sent is None or not call.started or call.started[0].interleaves:
+            continue
+        given_up = call.ended and call.ended[0].outcome == Ended.CANCELLED and call.ended[0].at < call.started[0].at
+        if not given_up:
             lanes[call.sent.caller, call.sent.grain].append((call.started[0].at, call.sent))
     for (caller, grain), lane in lanes.items():
         lane.sort(key=lambda item: item[0])

@@ -337,6 +337,19 @@ def test_calls_that_overtake_each_other_are_found(story: Story) -> None:
     assert story.violations() == ["order kept"]
 
 
+def test_a_call_that_was_given_up_before_it_starts_keeps_no_place(story: Story) -> None:
+    story.opened()
+    for call in "12":
+        story.sent(call)
+    story.ended("1", outcome=Ended.CANCELLED)
+    story.started("2")
+    story.finished("2", 1)
+    story.ended("2", 1)
+    story.started("1")
+    story.finished("1", 2)
+    assert check(story.events) == []
+
+
 def test_callers_and_reads_may_overtake_and_so_may_repeats_after_a_fault(story: Story) -> None:
     story.opened()
     story.sent("1", "c")
@@ -357,6 +370,80 @@ def test_callers_and_reads_may_overtake_and_so_may_repeats_after_a_fault(story: 
         disturbed.finished(call, value)
         disturbed.ended(call, value)
     assert check(disturbed.events) == []
+
+
+def test_state_that_is_put_in_and_was_never_taken_out_is_found(story: Story) -> None:
+    story.witness(What.DEHYDRATED, grain="g", value=3)
+    story.witness(What.REHYDRATED, grain="g", value=3)
+    assert check(story.events) == []
+    story.witness(What.REHYDRATED, grain="g", value=4)
+    assert story.violations() == ["state kept"]
+
+
+def frozen_in_a_turn(story: Story, *, starts: int, answered: bool) -> list[str]:
+    """A silo is frozen for longer than its lease, and tells of turns when it goes on."""
+    story.opened()
+    for number in range(starts):
+        story.sent(f"old-{number}", f"c{number}")
+    story.witness(What.FAULT, because="freeze s1")
+    story.witness(What.PAUSED, silo="s1")
+    story.witness(What.SILO_LOST, silo="s1")
+    story.opened("a2", "s2")
+    story.turn("new", 1, "a2", "s2")
+    story.witness(What.RESUMED, silo="s1")
+    for number in range(starts):
+        story.started(f"old-{number}", "a1", "s1")
+        story.finished(f"old-{number}", number + 1, "a1", "s1")
+        if answered:
+            story.ended(f"old-{number}", number + 1)
+        else:
+            story.ended(f"old-{number}", outcome=Ended.OUTCOME_UNKNOWN)
+    return story.violations()
+
+
+def test_the_one_turn_that_was_starting_when_its_silo_was_frozen_is_no_second_one_if_it_does_not_count() -> None:
+    assert frozen_in_a_turn(Story(), starts=1, answered=False) == []
+    assert "one activation" in frozen_in_a_turn(Story(), starts=1, answered=True)
+    assert "one activation" in frozen_in_a_turn(Story(), starts=2, answered=False)
+
+
+def a_turn_that_outlives_its_activation(story: Story, *, outcome: Ended) -> list[str]:
+    """A silo is lost while a turn runs; the grain opens elsewhere; then the turn ends."""
+    story.witness(What.FAULT, because="freeze s1")
+    story.opened()
+    story.sent("1")
+    story.started("1")
+    story.witness(What.SILO_LOST, silo="s1")
+    story.opened("a2", "s2")
+    story.finished("1", 1)
+    story.ended("1", 1 if outcome is Ended.VALUE else None, outcome)
+    return story.violations()
+
+
+def test_an_answer_of_an_activation_that_was_followed_is_found() -> None:
+    assert a_turn_that_outlives_its_activation(Story(), outcome=Ended.OUTCOME_UNKNOWN) == []
+    assert a_turn_that_outlives_its_activation(Story(), outcome=Ended.VALUE) == ["one activation"]
+
+
+def test_a_call_that_an_activation_makes_after_it_was_followed_is_found_where_it_runs(story: Story) -> None:
+    story.witness(What.FAULT, because="freeze s1")
+    story.opened()
+    story.witness(What.SILO_LOST, silo="s1")
+    story.opened("a2", "s2")
+    story.witness(What.CALL_SENT, call="n", caller="g", activation="a1", silo="s1", grain="h", number=1, deadline_s=5.0)
+    assert story.violations() == []
+    story.witness(What.TURN_STARTED, grain="h", activation="b1", silo="s2", call="n")
+    assert story.violations() == ["one activation"]
+
+
+def test_an_activation_that_a_lost_silo_opens_follows_nothing(story: Story) -> None:
+    story.opened()
+    story.turn("1", 1)
+    story.witness(What.SILO_LOST, silo="s1")
+    story.opened("a2", "s2")
+    story.opened("a3", "s1", 7)
+    story.turn("2", 1, "a2", "s2")
+    assert check(story.events) == []
 
 
 def test_rows_and_activations_match_one_to_one() -> None:
