@@ -15,13 +15,13 @@ from silo.directory.memory_membership import MemoryMembershipTable
 from silo.host import Silo
 from silo.settings import ActivationSettings, MigrationSettings, SiloSettings
 from silo.surroundings import Surroundings
+from silo.testing.history import Placed
 from silo.testing.network import MemoryNetwork
 from silo.testing.nodes import Node, NodeClock, NodeState
+from silo.testing.store import DistantDirectory, Store, TableWay
 from silo.testing.virtual_time import VirtualTimeLoop
+from silo.testing.witness import What
 from tests.simulation.grains import GRAINS, Stage
-from tests.simulation.stores import DistantDirectory, Store, TableWay
-from tests.support.history import Placed
-from tests.support.witness import What
 
 DRIFT = 0.04
 """The most by which a silo's clock runs fast or slow; leases allow for 10 %."""

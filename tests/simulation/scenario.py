@@ -14,16 +14,16 @@ from typing import Any
 
 from silo.directory.errors import SiloError
 from silo.reference import with_timeout
+from silo.testing.history import PATIENT_S, Violation, bijection, check
 from silo.testing.nodes import Node, NodeKilled
+from silo.testing.store import STORE
 from silo.testing.tasks import describe_task
 from silo.testing.virtual_time import SimulationFailure, VirtualTimeLoop
+from silo.testing.witness import Ended, ListWitness, What
 from tests.simulation.cluster import ClientProcess, Process, SimulatedCluster
 from tests.simulation.grains import Counter, Relay, Stage, staged, witnessed
 from tests.simulation.load import Caller
 from tests.simulation.profiles import FAULTS, Act, Beat, Profile, profile_of, script
-from tests.simulation.stores import STORE
-from tests.support.history import PATIENT_S, Violation, bijection, check
-from tests.support.witness import Ended, ListWitness, What
 
 LOAD_S = 25.0
 """For how long clients make calls."""

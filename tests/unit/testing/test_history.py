@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.history import Placed, bijection, check
-from tests.support.witness import Ended, Event, ListWitness, What
+from silo.testing.history import Placed, bijection, check
+from silo.testing.witness import Ended, Event, ListWitness, What
 
 
 class Story:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tests.support.witness import Ended, Event, What
+from silo.testing.witness import Ended, Event, What
 
 LATE_S = 1.0
 """A call ends within its deadline plus this."""
