@@ -30,14 +30,18 @@ class Looking:
             while not condition():  # noqa: ASYNC110 - nothing sets an event for the test
                 await asyncio.sleep(LOOK_EVERY_S)
 
-    def activation(self, grain: Any) -> Activation:
-        """The one activation of a grain that is open or draining; fails where there are none or two."""
+    def live(self, grain: Any) -> list[Activation]:
+        """The activations of a grain that are open or draining; more than one would be a fault of the runtime."""
         states = (State.OPEN, State.DRAINING)
-        found = [
+        return [
             activation
             for silo in self.hosts().values()
             if (activation := silo.runtime.catalog.get(grain_id(grain))) is not None and activation.state in states
         ]
+
+    def activation(self, grain: Any) -> Activation:
+        """The one activation of a grain that is open or draining; fails where there are none or two."""
+        found = self.live(grain)
         if len(found) != 1:
             raise AssertionError(f"{grain!r} has {len(found)} live activations: {found}")
         return found[0]
