@@ -100,8 +100,7 @@ class Members(Looking):
         self._settings = settings
         self._registry = registry
         self._telemetry = telemetry
-        self._silo_numbers = itertools.count(1)
-        self._client_numbers = itertools.count(1)
+        self._numbers = itertools.count(1)
         self._dead: set[str] = set()
         self.is_disturbed = False
         """Whether a fault has happened and not been declared healed."""
@@ -153,7 +152,7 @@ class Members(Looking):
         return process
 
     def _next_name(self) -> str:
-        return next(name for name in map("silo-{}".format, self._silo_numbers) if name not in self.processes)
+        return next(name for name in map("silo-{}".format, self._numbers) if name not in self.processes)
 
     async def drain_silo(self, process: SimulatedSilo) -> None:
         """Let a silo leave in order, as SIGTERM does; raises NodeKilled."""
@@ -190,7 +189,7 @@ class Members(Looking):
 
     async def start_client(self) -> SimulatedClient:
         """Start a client process that knows every endpoint there is now."""
-        node = self.loop.node(f"client-{next(self._client_numbers)}")
+        node = self.loop.node(f"client-{next(self._numbers)}")
         process = self.clients[node.name] = SimulatedClient(node, self.new_client(node))
         await node.run(process.client.open(), name=f"open {node.name}")
         return process
