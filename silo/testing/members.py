@@ -70,7 +70,7 @@ class Members(Looking):
 
     Args:
         kinds: what its silos host, where a start says nothing else.
-        settings: of its silos, likewise.
+        settings: of its silos, likewise; cluster and lease are the simulation's own.
         telemetry: what its silos report to.
         delay_s: the range of a message's travelling time, in seconds.
     """
@@ -128,11 +128,9 @@ class Members(Looking):
         name = name or self._next_name()
         endpoint = endpoint or f"{name}:7000"
         node = self.loop.node(name)
-        own = SiloSettings(
-            name=name,
-            listen=endpoint,
-            **{"cluster": CLUSTER, "insecure": True, "lease": LEASE, **self._settings, **settings},
-        )
+        values: dict[str, Any] = {"insecure": True, **self._settings, **settings}
+        values |= {"cluster": CLUSTER, "lease": LEASE, "name": name, "listen": endpoint}
+        own = SiloSettings(**values)
         clock = NodeClock(self.loop.time, self.rng.uniform(1 - DRIFT, 1 + DRIFT), self.rng.uniform(0, 10_000))
         silo = node.call(
             Silo,

@@ -63,7 +63,7 @@ def test_R430_whoever_dies_at_whatever_step_of_a_move_every_call_ends_and_the_gr
         assert "ada" in inside or step in lost
         assert len(cluster.live(lodge)) == 1
 
-    run_simulated(scenario, kinds=[Lodge], seeds=2)
+    run_simulated(scenario, kinds=[Lodge])
 
 
 @pytest.mark.parametrize("step", [Step.DRAIN, Step.DEACTIVATE, Step.DEHYDRATE, Step.REHYDRATE, Step.ACTIVATE])
