@@ -136,9 +136,10 @@ class Cluster(Members):
 
     def kill(self, name: str) -> None:
         """End a silo at once, as SIGKILL does: no hook runs, and the others have to find out."""
+        process = self._named(name)
         self._happened(f"{name} killed")
         self._end(f"{name} paused")
-        self.kill_silo(self._named(name))
+        self.kill_silo(process)
 
     def pause(self, name: str) -> None:
         """Freeze a silo, as SIGSTOP does: what comes in for it waits, and its lease runs out."""

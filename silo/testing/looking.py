@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,12 +18,12 @@ LOOK_EVERY_S = 0.005
 """How often it looks for what tells nobody when it changes."""
 
 
-class Looking:
+class Looking(ABC):
     """What a test may ask a cluster whose silos are objects of its own process."""
 
+    @abstractmethod
     def hosts(self) -> Mapping[str, Silo]:
         """The silos that run, by name."""
-        raise NotImplementedError
 
     async def seen(self, condition: Callable[[], object], within_s: float = LIMIT_S) -> None:
         """Wait until it is so, where nobody tells when that is. Raises TimeoutError after `within_s`."""

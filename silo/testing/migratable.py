@@ -32,7 +32,7 @@ class NotMigratable(AssertionError):
     """A script did not give the same results once its grain was elsewhere, or the grain could not be moved.
 
     Args:
-        call: the number of the first call that ended otherwise, from 1 on; 0 for the script's own result.
+        call: the number of the first call that ended otherwise, from 1 on; 0 for the script as a whole.
         mode: how the grain was placed and moved.
         lost: attributes that did not travel, and would explain it.
     """
@@ -65,6 +65,7 @@ class Account:
     result: Heard
     lost: Mapping[str, object]
     """Plain attributes that were not the same after a move, with the value that they had before it."""
+    moves: int
 
 
 LOCAL: Final = Mode("local")
@@ -104,8 +105,14 @@ def check_migratable(
     expected = check.run(LOCAL)
     if expected.result.error is not None:
         raise expected.result.error
+    moves = 0
     for mode in modes(len(expected.calls)):
-        check.compare(mode, expected, check.run(mode))
+        found = check.run(mode)
+        check.compare(mode, expected, found)
+        moves += found.moves
+    if not moves:
+        text = f"{kind.__name__} was not active whenever it was to be moved: the script shows nothing of moves"
+        raise NotMigratable(text, call=0, mode="any")
 
 
 def modes(calls: int) -> Iterator[Mode]:
@@ -185,6 +192,7 @@ class _Course:
         )
         self._reference: Any = make_reference(check.kind, check.key, self._calls)
         self._lost: dict[str, object] = {}
+        self._moves = 0
         self._refusal: NotMigratable | None = None
 
     async def play(self) -> Account:
@@ -197,7 +205,7 @@ class _Course:
             result = Heard("the script", error=error)
         if self._refusal is not None:
             raise self._refusal
-        return Account(self._calls.heard, result, self._lost)
+        return Account(self._calls.heard, result, self._lost, self._moves)
 
     async def _move_before(self, number: int) -> None:
         if self._mode.moves_before(number):
@@ -222,6 +230,7 @@ class _Course:
         instance = before.instance
         outcome = await self._process.silo.migrate(self._reference, to=to, force=True)
         if outcome.moved:
+            self._moves += 1
             after = await self._live()
             if after is not None:
                 self._lost.update(self._left_behind(instance, after.instance))

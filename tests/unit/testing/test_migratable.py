@@ -123,6 +123,30 @@ def test_a_grain_that_cannot_be_moved_is_told_with_the_reason() -> None:
     assert raised.value.call == 2
 
 
+@grain(kind="mayfly")
+class Mayfly(Grain):
+    """Lives for one call."""
+
+    async def fly(self) -> None:
+        self.deactivate()
+
+
+def test_a_script_whose_grain_was_never_moved_shows_nothing() -> None:
+    async def script(room: Room) -> None:
+        assert room.key == "under-test"  # makes no call
+
+    with pytest.raises(NotMigratable, match="Room was not active whenever it was to be moved"):
+        check_migratable(Room, script)
+
+
+def test_a_grain_that_goes_by_itself_is_moved_while_it_lives() -> None:
+    async def script(mayfly: Mayfly) -> None:
+        await mayfly.fly()
+        await mayfly.fly()
+
+    check_migratable(Mayfly, script)
+
+
 def test_what_the_script_returns_is_compared() -> None:
     ran: list[int] = []
 
