@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -14,7 +15,7 @@ from silo.reference import make_reference
 from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
 from silo.testing.cluster import Cluster
 from silo.testing.recording import Heard, RecordingTarget, Sameness
-from silo.testing.simulated import run_simulated
+from silo.testing.simulated import SECONDS_MAX, run_simulated
 
 G = TypeVar("G")
 SILOS: Final = 3
@@ -211,8 +212,10 @@ class _Course:
         if self._mode.moves_before(number):
             await self._move(number, others=self._calls.running)
 
-    async def _move_during(self, number: int) -> None:
+    async def _move_during(self, number: int, call: asyncio.Future[Any]) -> None:
         if self._mode.moves_during:
+            # its first call is what activates it
+            await self._cluster.seen(lambda: self._cluster.live(self._reference) or call.done(), within_s=SECONDS_MAX)
             await self._move(number, others=self._calls.running - 1)
 
     async def _move(self, number: int, others: int) -> None:

@@ -46,7 +46,7 @@ class RecordingTarget:
         inner: makes the calls.
         home: the silo where the grain is to be activated first.
         move_before: moves the grain before the call of this number, where the mode wants that.
-        move_during: likewise, while the call is out.
+        move_during: likewise, while the call is out, or right after it.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RecordingTarget:
         inner: CallTarget,
         home: str,
         move_before: Callable[[int], Awaitable[None]],
-        move_during: Callable[[int], Awaitable[None]],
+        move_during: Callable[[int, asyncio.Future[Any]], Awaitable[None]],
     ) -> None:
         self.heard: list[Heard] = []
         """How the calls ended, in the order in which they were made."""
@@ -85,7 +85,7 @@ class RecordingTarget:
             await self._move_before(number)
             sent = asyncio.ensure_future(self._inner.call(grain, kind, method, args, kwargs, options))
         self.running += 1
-        moving = asyncio.ensure_future(self._move_during(number))
+        moving = asyncio.ensure_future(self._move_during(number, sent))
         try:
             value = await sent
         except BaseException as error:

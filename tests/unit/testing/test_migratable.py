@@ -128,6 +128,7 @@ class Mayfly(Grain):
     """Lives for one call."""
 
     async def fly(self) -> None:
+        await asyncio.sleep(0.1)
         self.deactivate()
 
 
