@@ -246,6 +246,11 @@ class Wires:
             wire.schedule()
         self._healed.wake()
 
+    @property
+    def has_cuts(self) -> bool:
+        """Whether anything is cut."""
+        return bool(self._cuts)
+
     def is_cut(self, source: str, target: str) -> bool:
         """Whether nothing comes through from the source to the target."""
         return (source, target) in self._cuts

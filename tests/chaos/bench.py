@@ -14,6 +14,8 @@ from silo.client import Client
 from silo.directory.addresses import GrainId
 from silo.directory.errors import SiloError
 from silo.reference import with_timeout
+from silo.testing.history import PATIENT_S, Violation
+from silo.testing.witness import read_events
 from tests.chaos.census import all_taken, disagreements
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.grains import Relay, Tallied
@@ -23,8 +25,6 @@ from tests.chaos.schedule import Beat, Cast, schedule
 from tests.chaos.verdict import Verdict, judge
 from tests.chaos.vitals import Vitals, leaks, most
 from tests.process.witnessed import WitnessedCaller
-from tests.support.history import PATIENT_S, Violation
-from tests.support.witness import read_events
 
 AGREE_WITHIN_S: Final = 10.0
 """How long after the quiet has begun directory and catalogs may differ."""

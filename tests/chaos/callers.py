@@ -19,10 +19,10 @@ import msgspec
 from silo.application import run_on
 from silo.client import Client
 from silo.reference import with_timeout
+from silo.testing.witness import FileWitness
 from tests.chaos.grains import Relay, Tallied
 from tests.chaos.vitals import Vitals, measure
 from tests.process.witnessed import WitnessedCaller
-from tests.support.witness import FileWitness
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 

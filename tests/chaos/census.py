@@ -9,9 +9,9 @@ from typing import Final
 from silo.client import Client
 from silo.directory.redis_directory import RedisDirectory
 from silo.reference import with_timeout
+from silo.testing.history import Placed, Violation, bijection
 from tests.chaos.cluster import CLUSTER, ChaosCluster
 from tests.chaos.grains import Census, SiloCensus
-from tests.support.history import Placed, Violation, bijection
 
 ASK_TIMEOUT_S: Final = 10.0
 

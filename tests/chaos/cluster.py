@@ -19,14 +19,14 @@ import msgspec
 
 from silo.client import Client
 from silo.embedded import EmbeddedServer
+from silo.testing.history import Violation
 from silo.testing.processes import ProcessCluster, SiloProcess, SiloProcessFailed
+from silo.testing.witness import Event, FileWitness, What
 from tests.chaos.callers import Answer
 from tests.chaos.members import MembersWatch
 from tests.chaos.network import Network
 from tests.chaos.schedule import REDIS
 from tests.process.grains import WITNESS_VARIABLE
-from tests.support.history import Violation
-from tests.support.witness import Event, FileWitness, What
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CLUSTER: Final = "chaos"

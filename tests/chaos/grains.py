@@ -12,10 +12,10 @@ from silo.grain import Grain, grain, read_only
 from silo.grain_context import current_activation
 from silo.migration.participants import DehydrateContext, RehydrateContext
 from silo.reference import with_timeout
+from silo.testing.witness import What
 from tests.chaos.vitals import Vitals, measure
 from tests.process.grains import WitnessedGrain
 from tests.process.witnessed import WitnessedCaller
-from tests.support.witness import What
 
 NESTED_DEADLINE_S = 3.0
 """The deadline of calls that relays make."""

@@ -12,7 +12,7 @@ from silo.directory.errors import MembershipUnavailable
 from silo.directory.members_reader import MembersReader
 from silo.directory.membership import SiloStatus, View
 from silo.directory.redis_connection import open_redis
-from tests.support.witness import Event, FileWitness, What
+from silo.testing.witness import Event, FileWitness, What
 
 LOOK_EVERY_S: Final = 0.03
 

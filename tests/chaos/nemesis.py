@@ -10,10 +10,10 @@ from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from silo.testing.witness import What
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.schedule import Act, Beat
 from tests.support.redis_server import operator
-from tests.support.witness import What
 
 LOOK_EVERY_S: Final = 0.01
 LATE_MAX_S: Final = 1.0

@@ -9,8 +9,8 @@ import pytest
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, Table, View
+from silo.testing.witness import FileWitness, What, read_events
 from tests.chaos.members import MembersWatch
-from tests.support.witness import FileWitness, What, read_events
 
 A, B = SiloAddress("127.0.0.1:1", 1), SiloAddress("127.0.0.1:2", 2)
 

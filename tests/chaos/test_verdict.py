@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from silo.testing.history import Violation
+from silo.testing.witness import Ended, Event, What
 from tests.chaos.schedule import Act
 from tests.chaos.verdict import COUNTS, Verdict, judge
 from tests.chaos.vitals import Vitals, leaks, most
-from tests.support.history import Violation
-from tests.support.witness import Ended, Event, What
 
 A, B = "silo-a@1", "silo-b@1"
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from silo.testing.history import History, Violation, check, order_kept
+from silo.testing.witness import Ended, Event, What
 from tests.chaos.schedule import PLANNED, Act
-from tests.support.history import History, Violation, check, order_kept
-from tests.support.witness import Ended, Event, What
 
 COUNTS: Final[Mapping[str, str]] = {
     "one activation": "overlaps",

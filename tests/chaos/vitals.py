@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.support.history import Violation
+from silo.testing.history import Violation
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 TASKS_SLACK: Final = 6

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 
-LIMIT_S = 20.0
-"""How long a test waits for something that must happen."""
+from silo.testing.looking import LIMIT_S
 
 
 class Gate:

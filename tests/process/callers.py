@@ -15,9 +15,9 @@ import sys
 from silo.application import run_on
 from silo.client import Client
 from silo.reference import with_timeout
+from silo.testing.witness import Ended, FileWitness
 from tests.process.grains import Counter
 from tests.process.witnessed import WitnessedCaller
-from tests.support.witness import Ended, FileWitness
 
 OPEN_CALLS_MAX = 5_000
 """Calls of a paced caller that may be open at once; beyond it the caller is late instead."""

@@ -17,8 +17,8 @@ from silo.grain import Grain, grain, read_only, soft_state
 from silo.grain_context import current_activation
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
 from silo.reference import with_timeout
+from silo.testing.witness import FileWitness, What
 from tests.process.witnessed import WitnessedCaller
-from tests.support.witness import FileWitness, What
 
 WITNESS_VARIABLE = "SILO_TEST_WITNESS"
 """Names the file to which silo processes tell what happens; without it they tell nobody."""

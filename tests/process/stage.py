@@ -20,10 +20,10 @@ from silo.directory.addresses import SiloAddress
 from silo.directory.members_reader import MembersReader
 from silo.directory.membership import SiloRow, SiloStatus, View
 from silo.directory.redis_connection import RedisClient, open_redis
+from silo.testing.history import check
 from silo.testing.processes import ProcessCluster, SiloProcess
+from silo.testing.witness import Event, FileWitness, What, read_events
 from tests.process.grains import WITNESS_VARIABLE
-from tests.support.history import check
-from tests.support.witness import Event, FileWitness, What, read_events
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAINS = "tests.process.grains"

@@ -11,10 +11,10 @@ from silo.client import Client
 from silo.directory.addresses import SiloAddress
 from silo.directory.membership import SiloStatus
 from silo.reference import with_timeout
+from silo.testing.witness import Ended, Event, What
 from tests.process.grains import Counter
 from tests.process.stage import LONG, Stage, in_ms, turn_of
 from tests.process.witnessed import WitnessedCaller
-from tests.support.witness import Ended, Event, What
 
 SILOS = ("silo-1", "silo-2", "silo-3")
 LEASE_S = 5.0

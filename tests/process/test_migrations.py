@@ -8,9 +8,9 @@ from collections import Counter as Tally
 from collections.abc import Callable
 
 from silo.client import Client
+from silo.testing.witness import Ended, What
 from tests.process.grains import Counter
 from tests.process.stage import LONG, Stage
-from tests.support.witness import Ended, What
 
 SILOS = ("silo-1", "silo-2", "silo-3")
 ALREADY_THERE = "it is already there"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from silo.client import Client
+from silo.testing.witness import Event, What
 from tests.process.grains import Counter
 from tests.process.stage import LONG, Stage, in_ms, percentile
-from tests.support.witness import Event, What
 
 SILOS = ("silo-1", "silo-2", "silo-3")
 CALLERS = ("caller-1", "caller-2")

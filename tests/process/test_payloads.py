@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 
 from silo.reference import with_timeout
+from silo.testing.witness import Ended, Event, What
 from tests.process.grains import Mirror
 from tests.process.stage import LONG, Stage, in_ms, percentile
-from tests.support.witness import Ended, Event, What
 
 BLOCK_BYTES = 20 * 1024 * 1024
 ROUNDS = 20 if LONG else 6

@@ -15,9 +15,9 @@ from silo.client import Client
 from silo.directory.errors import SiloError
 from silo.embedded import EmbeddedServer, free_port
 from silo.reference import with_timeout
+from silo.testing.witness import Ended, What
 from tests.process.grains import Counter
 from tests.process.stage import LONG, Stage, continue_process, in_ms, stop_process
-from tests.support.witness import Ended, What
 
 SILOS = ("silo-1", "silo-2", "silo-3")
 OUTAGE_S = 18.6 if LONG else 3.0

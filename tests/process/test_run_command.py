@@ -17,10 +17,10 @@ from silo.messaging.greeting import Credentials
 from silo.messaging.permissions import Role
 from silo.reference import with_timeout
 from silo.testing.processes import SiloProcessFailed
+from silo.testing.witness import What
 from tests.process.grains import Counter
 from tests.process.stage import GRAINS, ROOT, Stage, ended_with, turn_of
 from tests.process.witnessed import WitnessedCaller
-from tests.support.witness import What
 
 TOKEN = "a secret of this test alone"
 COMMAND_TIMEOUT_S = 20.0

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from silo.directory.errors import NotExecuted, OutcomeUnknown
-from tests.support.witness import Ended, ListWitness, What
+from silo.testing.witness import Ended, ListWitness, What
 
 
 class WitnessedCaller:

@@ -17,7 +17,7 @@ from silo.grain import Grain, grain, read_only, soft_state
 from silo.grain_context import current_activation
 from silo.migration.lifecycle import ActivationReason, DeactivationReason
 from silo.reference import with_timeout
-from tests.support.witness import Ended, ListWitness, What
+from silo.testing.witness import Ended, ListWitness, What
 
 
 @dataclass

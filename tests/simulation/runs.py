@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Generator
 
-import structlog
-
+from silo.testing.logs import quiet
 from tests.simulation.profiles import PROFILES
 from tests.simulation.scenario import Result, run_seed
 
@@ -22,21 +19,3 @@ def run_one(seed: int, *, profile: str | None, repeat: bool, logs: bool) -> Resu
             if (again.trace, again.steps) != (result.trace, result.steps):
                 result.failure = result.failure or f"the seed did not repeat: {result.steps} and {again.steps} steps"
     return result
-
-
-@contextlib.contextmanager
-def quiet() -> Generator[None, None, None]:
-    """Say nothing of what the runtime logs: faults are what is played."""
-    before = structlog.get_config()
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    structlog.configure(processors=[_drop])
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
-        logging.disable(level)
-
-
-def _drop(_logger: object, _method: str, _event: object) -> str:
-    raise structlog.DropEvent

@@ -14,16 +14,17 @@ from typing import Any
 
 from silo.directory.errors import SiloError
 from silo.reference import with_timeout
+from silo.testing.history import PATIENT_S, Violation, bijection, check
+from silo.testing.members import SimulatedClient, SimulatedSilo
 from silo.testing.nodes import Node, NodeKilled
+from silo.testing.store import STORE
 from silo.testing.tasks import describe_task
 from silo.testing.virtual_time import SimulationFailure, VirtualTimeLoop
-from tests.simulation.cluster import ClientProcess, Process, SimulatedCluster
+from silo.testing.witness import Ended, ListWitness, What
+from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.grains import Counter, Relay, Stage, staged, witnessed
 from tests.simulation.load import Caller
 from tests.simulation.profiles import FAULTS, Act, Beat, Profile, profile_of, script
-from tests.simulation.stores import STORE
-from tests.support.history import PATIENT_S, Violation, bijection, check
-from tests.support.witness import Ended, ListWitness, What
 
 LOAD_S = 25.0
 """For how long clients make calls."""
@@ -112,7 +113,7 @@ class Scenario:
         self._cluster = SimulatedCluster(loop, random.Random(rng.random()), stage)
         self._keys = rng.choice((2, 5, 12))
         self._flashes: list[str] = []
-        self._loads: dict[ClientProcess, asyncio.Task[None]] = {}
+        self._loads: dict[SimulatedClient, asyncio.Task[None]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     async def play(self) -> None:
@@ -168,7 +169,7 @@ class Scenario:
                 case Act.STAMPEDE:
                     await self._stampede()
                 case Act.JOIN:
-                    if len(self._cluster.silos) < SILOS_MAX:
+                    if len(self._cluster.processes) < SILOS_MAX:
                         await self._cluster.start_silo()
                 case Act.DRAIN | Act.RESTART:
                     await self._drain(restart=act is Act.RESTART)
@@ -226,9 +227,9 @@ class Scenario:
         process = self._pick_silo()
         if process is None or len(self._serving()) < 2:
             return
-        await self._cluster.drain(process)
+        await self._cluster.drain_silo(process)
         if restart:
-            await self._cluster.start_silo(process.endpoint)
+            await self._cluster.start_silo(endpoint=process.endpoint)
 
     def _kill(self, act: Act) -> None:
         if act is Act.KILL_CLIENT:
@@ -239,7 +240,7 @@ class Scenario:
             return
         process = self._pick_silo()
         if process is not None and len(self._serving()) > 1:
-            self._cluster.kill(process)
+            self._cluster.kill_silo(process)
 
     async def _trouble_links(self, act: Act) -> None:
         one, other = self._pick_names()
@@ -263,7 +264,7 @@ class Scenario:
         one, other = self._pick_names()
         network = self._cluster.network
         if act is Act.ISOLATE:
-            for name in [*self._cluster.silos, *self._cluster.clients, STORE]:
+            for name in [*self._cluster.processes, *self._cluster.clients, STORE]:
                 if name != one:
                     network.cut(one, name)
         else:
@@ -273,9 +274,9 @@ class Scenario:
 
     async def _pause(self, seconds: float) -> None:
         node, identity = self._pick_node()
-        self._cluster.pause(node, identity)
+        self._cluster.freeze(node, identity)
         await asyncio.sleep(seconds)
-        self._cluster.resume(node, identity)
+        self._cluster.thaw(node, identity)
 
     async def _trouble_store(self, act: Act) -> None:
         store, lasts_s = self._cluster.store, self._rng.uniform(0.5, 8.0)
@@ -294,13 +295,12 @@ class Scenario:
                     self._cluster.network.heal(one.name, STORE)
                 return
         await asyncio.sleep(lasts_s)
-        store.is_down = False
-        store.fails = store.loses_answers = 0.0
+        store.heal()
 
-    def _serving(self) -> list[Process]:
-        return [process for process in self._cluster.silos.values() if process.serves]
+    def _serving(self) -> list[SimulatedSilo]:
+        return [process for process in self._cluster.processes.values() if process.serves]
 
-    def _pick_silo(self) -> Process | None:
+    def _pick_silo(self) -> SimulatedSilo | None:
         serving = self._serving()
         return self._rng.choice(serving) if serving else None
 
@@ -310,7 +310,7 @@ class Scenario:
         return self._rng.choice(nodes)
 
     def _pick_names(self) -> tuple[str, str]:
-        silos = list(self._cluster.silos)
+        silos = list(self._cluster.processes)
         one = self._rng.choice(silos)
         return one, self._rng.choice([name for name in (*silos, *self._cluster.clients) if name != one])
 
@@ -321,7 +321,7 @@ class Scenario:
         cluster = self._cluster
         if self._running:
             await asyncio.wait(self._running)
-        cluster.heal()
+        cluster.heal_all()
         if not self._serving():
             await cluster.start_silo()
         if self._loads:
@@ -332,7 +332,7 @@ class Scenario:
         await asyncio.sleep(SETTLE_S + 5.0)
 
     def _expect_no_row_of_the_dead(self) -> None:
-        alive = {str(process.silo.address) for process in self._cluster.silos.values()}
+        alive = {str(process.silo.address) for process in self._cluster.processes.values()}
         self._result.violations += [
             Violation("directory true", row.grain, f"the directory still names a silo that is dead: {row}")
             for row in self._cluster.placed_rows()
@@ -348,8 +348,8 @@ class Scenario:
         cluster = self._cluster
         for client in list(cluster.clients.values()):
             await client.node.run(client.client.close(), name=f"close {client.name}")
-        for process in list(cluster.silos.values()):
-            await cluster.drain(process)
+        for process in list(cluster.processes.values()):
+            await cluster.drain_silo(process)
         left = cluster.placed_rows()
         self._result.violations += [
             Violation("directory true", row.grain, f"every silo has left, and its row is still there: {row}")

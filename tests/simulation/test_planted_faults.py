@@ -15,9 +15,9 @@ from silo.directory.turn_right import LeasedRight
 from silo.messaging.session import Leftovers, Session
 from silo.routing.call import Call
 from silo.soft_state import SoftStatePart
+from silo.testing.logs import quiet
 from silo.wire.frames import Batch, Frame
 from tests.simulation.profiles import PROFILES
-from tests.simulation.runs import quiet
 from tests.simulation.scenario import run_seed
 
 SEEDS_MAX = 40

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from silo.testing.logs import quiet
 from tests.simulation.profiles import PROFILES, Profile
-from tests.simulation.runs import quiet
 from tests.simulation.scenario import Result, run_seed
 
 

@@ -6,20 +6,17 @@ waiting costs nothing and whatever waits for ever fails the test.
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from silo.client import Client
 from silo.directory.errors import DirectoryUnavailable, MembershipUnavailable
 from silo.directory.loop_membership import LoopMembership
 from silo.directory.membership import TableRequest
-from silo.directory.memory_directory import MemoryDirectory
 from silo.host import Silo
 from silo.settings import SiloSettings
 from silo.surroundings import Surroundings
-from silo.testing.network import MemoryNetwork
 from silo.testing.virtual_time import run
 from tests.cluster.clusters import LEASE, Cluster, MemoryStand
 from tests.cluster.stage import Stage, staged
@@ -40,17 +37,13 @@ class FaultyStand(MemoryStand):
         self.with_broken_lease: set[str] = set()
         """Likewise, those whose lease fails by a mistake of its own."""
 
-    @property
-    def network(self) -> MemoryNetwork:
-        return self._network
+    async def asked(self, name: str, call: str) -> None:
+        await super().asked(name, call)
+        if name in self.without_directory:
+            raise DirectoryUnavailable("the way to the directory is cut")
 
     def surroundings(self, settings: SiloSettings) -> Surroundings:
-        name = str(settings.name)
-
-        async def on_the_way(call: str) -> None:
-            await self._on_the_way(call)
-            if name in self.without_directory:
-                raise DirectoryUnavailable("the way to the directory is cut")
+        name, table = str(settings.name), self.world.table
 
         async def ask_table(_: TableRequest) -> None:
             if name in self.without_table:
@@ -58,15 +51,9 @@ class FaultyStand(MemoryStand):
             if name in self.with_broken_lease:
                 raise RuntimeError("a mistake in the lease")
 
-        return Surroundings(
-            open_transport=lambda _: self._network.transport(name),
-            open_directory=lambda: MemoryDirectory(self.rows, before=on_the_way),
-            open_membership=lambda: LoopMembership(
-                self._table, settings=LEASE, follow=self._table.follow, before=ask_table
-            ),
-            new_incarnation=lambda: next(self._incarnations),
-            rng=random.Random(self._rng.random()),
-            stopwatch=lambda: asyncio.get_running_loop().time(),
+        return replace(
+            super().surroundings(settings),
+            open_membership=lambda: LoopMembership(table, settings=LEASE, follow=table.follow, before=ask_table),
         )
 
 

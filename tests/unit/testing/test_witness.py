@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.witness import FileWitness, ListWitness, What, in_order, read_events
+from silo.testing.witness import FileWitness, ListWitness, What, in_order, read_events
 
 ROOT = Path(__file__).parents[3]
 WRITER = """
 import sys
-from tests.support.witness import FileWitness, What
+from silo.testing.witness import FileWitness, What
 witness = FileWitness(sys.argv[1])
 for number in range(300):
     witness(What.TURN_STARTED, grain="kind/key", silo=sys.argv[2], number=number, because="x" * (number % 50))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.support.witness import Ended, Event, What
+from silo.testing.witness import Ended, Event, What
 
 LATE_S = 1.0
 """A call ends within its deadline plus this."""
@@ -126,8 +126,13 @@ class History:
         return sum(max(0.0, min(end, until) - max(start, since)) for start, end in self._paused[process])
 
 
-def check(events: Sequence[Event], settle_s: float = 0.0) -> list[Violation]:
-    """Every promise that the witness can decide, over one run's events in order of time."""
+def check(events: Sequence[Event], settle_s: float = 0.0, excused: tuple[str, ...] = ()) -> list[Violation]:
+    """Every promise that the witness can decide, over one run's events in order of time.
+
+    Args:
+        settle_s: see `History`.
+        excused: errors, by the names of their classes, with which a call may end though no fault is near.
+    """
     history = History(events, settle_s)
     found: list[Violation] = []
     followed_ever: dict[str, float] = {}
@@ -144,7 +149,7 @@ def check(events: Sequence[Event], settle_s: float = 0.0) -> list[Violation]:
         found += executed_once(name, call)
         found += no_late_call(name, call, followed_ever)
         found += call_ended(history, name, call)
-        found += call_answered(history, name, call)
+        found += call_answered(history, name, call, excused)
     found += order_kept(history)
     return found
 
@@ -227,8 +232,10 @@ def one_turn_at_a_time(history: History, grain: str, story: Sequence[Event]) -> 
         if _is_only_told_late(history, event):
             continue
         for other in running.values():
-            together = other.activation == event.activation and other.interleaves and event.interleaves
-            if not together and not history.is_lost(other.silo, event.at):
+            side_by_side = (other.interleaves and event.interleaves) or other.anywhere or event.anywhere
+            if not (side_by_side and other.activation == event.activation) and not history.is_lost(
+                other.silo, event.at
+            ):
                 text = f"{_turn(event)} while call {other.call} is running on {other.silo} ({other.activation})"
                 found.append(Violation("one turn at a time", grain, text))
         running[event.activation, event.call] = event
@@ -331,12 +338,12 @@ def call_ended(history: History, name: str, call: Call) -> list[Violation]:
     return []
 
 
-def call_answered(history: History, name: str, call: Call) -> list[Violation]:
+def call_answered(history: History, name: str, call: Call, excused: tuple[str, ...] = ()) -> list[Violation]:
     """Where no fault is near, a call is answered: no migration and no planned restart costs one."""
     if call.sent is None or not call.ended:
         return []
     end = call.ended[0]
-    if end.outcome in (Ended.VALUE, Ended.APPLICATION_ERROR, Ended.CANCELLED):
+    if end.outcome not in (Ended.NOT_EXECUTED, Ended.OUTCOME_UNKNOWN) or end.because.partition("(")[0] in excused:
         return []
     hurried = call.sent.deadline_s is not None and call.sent.deadline_s < PATIENT_S
     if hurried and end.because.startswith(("CallTimeout", "CallExpired")):

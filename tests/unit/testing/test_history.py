@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.history import Placed, bijection, check
-from tests.support.witness import Ended, Event, ListWitness, What
+from silo.testing.history import Placed, bijection, check
+from silo.testing.witness import Ended, Event, ListWitness, What
 
 
 class Story:
@@ -175,6 +175,35 @@ def test_reads_may_run_beside_each_other_and_not_beside_a_write(story: Story) ->
     story.ended("3", 0)
     story.ended("4", 1)
     assert story.violations() == ["one turn at a time"]
+
+
+def test_a_turn_that_may_run_beside_any_other_may_not_run_in_two_activations(story: Story) -> None:
+    story.opened()
+    story.sent("1")
+    story.sent("2", caller="d")
+    story.started("1")
+    story.witness(What.TURN_STARTED, grain="g", activation="a1", silo="s1", call="2", interleaves=True, anywhere=True)
+    story.finished("2", 0, interleaves=True)
+    story.ended("2", 0)
+    assert not [violation for violation in check(story.events) if violation.rule == "one turn at a time"]
+    story.witness(What.TURN_STARTED, grain="g", activation="a2", silo="s2", call="3", interleaves=True, anywhere=True)
+    assert "one turn at a time" in {violation.rule for violation in check(story.events)}
+
+
+def test_a_one_way_call_ends_when_it_is_sent(story: Story) -> None:
+    story.opened()
+    story.sent("1")
+    story.ended("1", outcome=Ended.SENT)
+    story.started("1")
+    story.finished("1", 1)
+    assert check(story.events) == []
+
+
+def test_an_error_that_the_application_can_bring_about_is_excused(story: Story) -> None:
+    story.sent("1")
+    story.ended("1", outcome=Ended.NOT_EXECUTED, because="ActivationFailed('it says no')")
+    assert [violation.rule for violation in check(story.events)] == ["call answered"]
+    assert check(story.events, excused=("ActivationFailed",)) == []
 
 
 def test_what_a_killed_silo_was_doing_overlaps_with_nothing(story: Story) -> None:

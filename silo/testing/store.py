@@ -40,6 +40,14 @@ class Store:
         self.loses_answers = 0.0
         """The share of requests that take effect and are not answered."""
 
+        self.on_registered: Callable[[Registration, Entry | None], None] | None = None
+        """Told of each compare-and-set once it is carried out, before its sender hears of it."""
+
+    def heal(self) -> None:
+        """Everything works again; ways that are cut are the network's."""
+        self.is_down = False
+        self.fails = self.loses_answers = 0.0
+
     def is_reachable(self, node: str) -> bool:
         """Whether what the node sends arrives."""
         return not self.is_down and not self.network.is_cut(node, STORE)
@@ -89,7 +97,13 @@ class DistantDirectory:
         return await self._ask(lambda: [self._rows.look_up(grain) for grain in grains])
 
     async def register(self, registrations: Sequence[Registration]) -> list[Entry | None]:
-        return await self._ask(lambda: [self._rows.register(registration) for registration in registrations])
+        return await self._ask(lambda: [self._register(registration) for registration in registrations])
+
+    def _register(self, registration: Registration) -> Entry | None:
+        entry = self._rows.register(registration)
+        if self._store.on_registered is not None:
+            self._store.on_registered(registration, entry)
+        return entry
 
     async def unregister(self, entries: Sequence[Entry]) -> list[bool]:
         return await self._ask(lambda: [self._rows.unregister(entry) for entry in entries])

@@ -52,6 +52,8 @@ class Ended(enum.StrEnum):
     """How a call ended."""
 
     VALUE = "value"
+    SENT = "sent"
+    """A one-way call was sent on its way; nobody is told what becomes of it."""
     APPLICATION_ERROR = "application_error"
     NOT_EXECUTED = "not_executed"
     OUTCOME_UNKNOWN = "outcome_unknown"
@@ -71,6 +73,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     method: str = ""
     interleaves: bool = False
     """The method may run beside others of its kind, and out of their order."""
+    anywhere: bool = False
+    """It may run beside any other, such as in a reentrant grain or for the very turn that waits for it."""
     number: int = 0
     deadline_s: float | None = None
     outcome: str = ""
@@ -88,6 +92,7 @@ class Fields(TypedDict, total=False):
     caller: str
     method: str
     interleaves: bool
+    anywhere: bool
     number: int
     deadline_s: float | None
     outcome: str
