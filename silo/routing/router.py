@@ -314,6 +314,7 @@ class Router:
 
     def _come_home(self, call: Call, request: Request) -> None:
         """A call made here was forwarded back here: its grain has moved to this silo, or shall be activated on it."""
+        self._placing.pop(call.grain, None)  # it did not stay where it was sent: neither shall it go there again
         activation = self._catalog.get(call.grain)
         if activation is None:
             entry = self._cache.get(call.grain)
