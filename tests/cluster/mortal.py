@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from silo.directory.addresses import GrainId
+from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import DirectoryUnavailable, MembershipUnavailable
 from silo.directory.loop_membership import LoopMembership
 from silo.directory.membership import SiloStatus, TableRequest
@@ -63,6 +63,10 @@ class MortalStand(MemoryStand):
     @property
     def table(self) -> MemoryMembershipTable:
         return self._table
+
+    def forget_row(self, silo: SiloAddress) -> None:
+        """Take a silo's row out of the membership table, as an operator could by hand."""
+        del self._table._rows[silo]
 
     def surroundings(self, settings: SiloSettings) -> Surroundings:
         name = str(settings.name)
