@@ -127,8 +127,7 @@ class Catalog:
             on_given_back: told of an entry that names this activation again, should one be found.
         """
         self._frozen[activation.activation_id] = (entry.epoch, on_given_back)
-        for call in activation.turns.waiting:  # they had come to their grain: moves in a row use up no call's hops
-            call.hops = min(call.hops, 1)
+        _give_hops_back(activation)
         return self.reroute_all(activation, entry)
 
     def is_given_back(self, entry: Entry) -> bool:
@@ -322,6 +321,7 @@ class Catalog:
         if activation.entry is not None:
             await self.unregister(activation.entry)
             self._cache.forget(activation.entry)
+        _give_hops_back(activation)
         self.reroute_all(activation)
         if self.premises.telemetry is not None:
             took_s = asyncio.get_running_loop().time() - began
@@ -363,3 +363,9 @@ class Catalog:
             limit = self._limits.collect_after_s if after is None else after
             if activation.state is State.OPEN and activation.turns.is_idle and now - activation.last_used >= limit:
                 yield activation
+
+
+def _give_hops_back(activation: Activation) -> None:
+    """What waits had come to its grain: moves and ends in a row, each after an activation that was open, use up none."""
+    for call in activation.turns.waiting:
+        call.hops = min(call.hops, 1)
