@@ -193,8 +193,9 @@ class CallBook:
     def _give_up(self, call: Call) -> None:
         call.timer = None
         if self._recall(call) and call.target is not None:
+            because = f": {call.obstacle}" if call.obstacle is not None else ""
             error: SiloError = CallExpired(
-                f"{call.grain}.{call.method}: the deadline passed before the call was started"
+                f"{call.grain}.{call.method}: the deadline passed before the call was started{because}"
             )
         else:
             error = call.overdue()

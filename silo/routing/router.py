@@ -238,6 +238,8 @@ class Router:
         """A call of another silo goes further: it is that silo's business now, and the next one's."""
         call.hops += 1
         if call.hops > self._limits.hops_max:
+            if isinstance(call.obstacle, NotExecuted):
+                raise call.obstacle
             raise TooManyHops(f"{call.grain}: forwarded {self._limits.hops_max} times; its silo keeps changing")
         self._arrivals.remove(call.origin, call.id)
         if self._telemetry is not None:
