@@ -1,4 +1,4 @@
-"""What can go wrong as activations begin and end, as the scenarios of kind lifecycle tell it; see tests/SCENARIOS.md."""
+"""What can go wrong as activations begin and end, as the scenarios of that kind tell it; see tests/SCENARIOS.md."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ async def test_S061_calls_right_after_an_end_run_on_the_next_activation_and_neve
             worked.append(await phoenix.work())
         return worked
 
-    callers = [each.grain(Phoenix, "k") for each in (*silos, *clients)]
+    callers = [*(silo.grain(Phoenix, "k") for silo in silos), *(client.grain(Phoenix, "k") for client in clients)]
     for worked in await asyncio.gather(*(use(caller) for caller in callers)):
         assert worked == [True] * 100
     assert check_lives(stage, "k") > 100

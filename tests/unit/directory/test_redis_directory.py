@@ -275,6 +275,17 @@ class TestServerFaults:
         assert (await writing).activation == "b1"
         assert await directory.lookup([ADA]) == [entry]
 
+    async def test_S079_a_server_that_wants_replicas_refuses_writes_answers_reads_and_is_used_again_after(
+        self, directory: RedisDirectory, server: Any
+    ) -> None:
+        entry = await register(directory, ADA, "a1")
+        await server.config_set("min-replicas-to-write", 1)
+        with pytest.raises(DirectoryUnavailable, match="NOREPLICAS"):
+            await register(directory, LOBBY, "b1")
+        assert await directory.lookup([ADA, LOBBY]) == [entry, None]
+        await server.config_set("min-replicas-to-write", 0)
+        assert (await register(directory, LOBBY, "b1")).activation == "b1"
+
     async def test_S103_a_full_server_refuses_registrations_and_lets_rows_go(
         self, directory: RedisDirectory, server: Any
     ) -> None:
