@@ -65,8 +65,8 @@ class MortalStand(MemoryStand):
         return self._table
 
     def forget_row(self, silo: SiloAddress) -> None:
-        """Take a silo's row out of the membership table, as an operator could by hand."""
-        del self._table._rows[silo]
+        """Take a silo's row out of the membership table, by hand."""
+        del self._table._rows[silo]  # pyright: ignore[reportPrivateUsage] - as an operator does, past the table's scripts
 
     def surroundings(self, settings: SiloSettings) -> Surroundings:
         name = str(settings.name)

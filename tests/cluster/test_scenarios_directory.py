@@ -189,7 +189,7 @@ class Forwards:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.by_silo: Tally[str] = Tally()
-        hand_on = Router._hand_on
+        hand_on = Router._hand_on  # pyright: ignore[reportPrivateUsage] - the one place that forwards
 
         def counted(router: Router, call: object, silo: object, entry: object) -> None:
             self.by_silo[router.me.endpoint] += 1
