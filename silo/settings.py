@@ -153,7 +153,8 @@ class CallSettings(_Checked):
     hops_max: Annotated[int, Ge(1), Le(255)] = 4
     """How often one call may be forwarded."""
     retries_max: Annotated[int, Ge(0)] = 8
-    """How often the runtime sends a call again that is known not to have run."""
+    """How often the runtime sends a call again that came back without having run. One whose silo cannot be reached is
+    tried until its deadline."""
     retry_pause_first_s: Seconds = 0.05
     """The pause before a grain that cannot be found or placed now is tried again; doubled each time."""
     retry_pause_last_s: Seconds = 1.0

@@ -361,13 +361,15 @@ class Activation:
         if self.state is State.GONE:
             raise GrainMoved(f"{self.id} is no longer served by this activation: what it left running may not act")
 
-    async def in_hook(self, hook: Callable[[], Awaitable[None]], timeout_s: float) -> None:
+    async def in_hook(
+        self, hook: Callable[[], Awaitable[None]], timeout_s: float, awaited_by: Call | None = None
+    ) -> None:
         """Run a lifecycle hook of the grain, as its own code, within a time."""
         await self._premises.right.held()
         loop = asyncio.get_running_loop()
 
         async def run() -> None:
-            self._enter(None, loop.time() + timeout_s)
+            self._enter(None, loop.time() + timeout_s, awaited_by)
             with self._failing_as_error(THE_PROCESS_ENDS_OR_A_TASK):
                 async with asyncio.timeout(timeout_s):
                     await hook()
@@ -405,9 +407,9 @@ class Activation:
                 raise
             raise SiloError(f"a lifecycle hook of {self.id} ended with {type(error).__name__}: {error}") from error
 
-    def _enter(self, call: Call | None, deadline: float | None) -> None:
+    def _enter(self, call: Call | None, deadline: float | None, awaited_by: Call | None = None) -> None:
         """From here on, in this context, code acts for this activation."""
-        current_turn.set(TurnContext(self, call, deadline))
+        current_turn.set(TurnContext(self, call, deadline, awaited_by))
         current_activation.set(self)
         if call is None and self._premises.telemetry is not None:
             self._premises.telemetry.enter_hook(self)

@@ -25,6 +25,8 @@ log = get_logger(__name__)
 
 REGISTER_TRIES_MAX = 5
 """How often an activation tries for the entry while the row changes under it, before its calls are sent elsewhere."""
+REGISTER_PAUSE_S = 0.2
+"""How long, about, calls wait before they are placed anew because the directory could not be asked to register."""
 TURN_END_S = 1.0
 """How long turns that were cancelled may take to end when their silo does."""
 RETRY_FIRST_S = 0.05
@@ -123,8 +125,7 @@ class Catalog:
             on_given_back: told of an entry that names this activation again, should one be found.
         """
         self._frozen[activation.activation_id] = (entry.epoch, on_given_back)
-        for call in activation.turns.waiting:  # they had come to their grain: moves in a row use up no call's hops
-            call.hops = min(call.hops, 1)
+        _give_hops_back(activation)
         return self.reroute_all(activation, entry)
 
     def is_given_back(self, entry: Entry) -> bool:
@@ -226,10 +227,10 @@ class Catalog:
         if isinstance(
             error, DirectoryUnavailable
         ):  # a row that was written all the same is found, and replaced, as left over
-            waiting = self._remove(activation)
-            for call in waiting:
+            for call in activation.turns.waiting:
                 call.obstacle = error
-            self.premises.reroute(waiting)
+            await asyncio.sleep(REGISTER_PAUSE_S * (0.5 + self._rng.random()))
+            self.reroute_all(activation)
             return
         log.warning("activation.failed", grain=str(activation.id), exc_info=error)
         failure = error if isinstance(error, NotExecuted) else activation_failed(activation.id, error)
@@ -241,7 +242,8 @@ class Catalog:
         hook = activation.kind.hooks.on_activate
         if hook is not None:
             instance = activation.instance
-            await activation.in_hook(lambda: hook(instance, reason), self.premises.limits.activation_timeout_s)
+            first = next(iter(activation.turns.waiting), None)
+            await activation.in_hook(lambda: hook(instance, reason), self.premises.limits.activation_timeout_s, first)
 
     def build(self, activation: Activation) -> None:
         """Construct the grain's instance; raises what its constructor raises."""
@@ -318,6 +320,7 @@ class Catalog:
         if activation.entry is not None:
             await self.unregister(activation.entry)
             self._cache.forget(activation.entry)
+        _give_hops_back(activation)
         self.reroute_all(activation)
         if self.premises.telemetry is not None:
             took_s = asyncio.get_running_loop().time() - began
@@ -359,3 +362,9 @@ class Catalog:
             limit = self._limits.collect_after_s if after is None else after
             if activation.state is State.OPEN and activation.turns.is_idle and now - activation.last_used >= limit:
                 yield activation
+
+
+def _give_hops_back(activation: Activation) -> None:
+    """What waits had come to its grain: however often that moves or ends after it was open, no hop is used up."""
+    for call in activation.turns.waiting:
+        call.hops = min(call.hops, 1)

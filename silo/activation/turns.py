@@ -115,6 +115,8 @@ class TurnQueue(Generic[T]):
                 return Admission.CYCLE
             self._running[turn.id] = turn
             return Admission.START
+        if turn.path and self._holding and self._waits_for_itself(turn):
+            return Admission.CYCLE
         if not self._holding and not self._waiting and self._fits(turn):
             self._running[turn.id] = turn
             return Admission.START
@@ -171,6 +173,11 @@ class TurnQueue(Generic[T]):
             self.waiting_bytes -= turn.size
             self._running[turn.id] = turn
             yield turn
+
+    def _waits_for_itself(self, turn: T) -> bool:
+        """Whether the grain's own start led to it: a call that waits here for that start is on its path."""
+        awaiting = {call.id for call in self._waiting or ()}
+        return any(call in awaiting for _, call in turn.path)
 
     def _fits(self, turn: T) -> bool:
         """Whether it may run beside what runs: what always interleaves neither waits nor makes others wait."""

@@ -239,6 +239,8 @@ class Router:
         """A call of another silo goes further: it is that silo's business now, and the next one's."""
         call.hops += 1
         if call.hops > self._limits.hops_max:
+            if isinstance(call.obstacle, NotExecuted):
+                raise call.obstacle
             raise TooManyHops(f"{call.grain}: forwarded {self._limits.hops_max} times; its silo keeps changing")
         self._arrivals.remove(call.origin, call.id)
         if self._telemetry is not None:
@@ -318,6 +320,7 @@ class Router:
 
     def _come_home(self, call: Call, request: Request) -> None:
         """A call made here was forwarded back here: its grain has moved to this silo, or shall be activated on it."""
+        self._placing.pop(call.grain, None)  # it did not stay where it was sent: neither shall it go there again
         activation = self._catalog.get(call.grain)
         if activation is None:
             entry = self._cache.get(call.grain)
@@ -430,15 +433,30 @@ class Router:
         call.tries += 1
         if call.tries > self._limits.tries_max:
             call.on_answer(call, Answer.failed(give_up))
-            return
+        else:  # whoever sends it back may know more than this silo does; that takes a moment to come round
+            at_once = call.tries <= TRIES_AT_ONCE
+            self._try_later(
+                call, 0.0 if at_once else retry_pause_s(call.tries - TRIES_AT_ONCE, self._limits, self._rng)
+            )
+
+    def _not_reached(self, call: Call, why: NotExecuted) -> None:
+        """Its silo could not be reached, and may soon be known dead: try until the deadline; that uses up no tries."""
+        call.obstacle = why
+        if call.tries < TRIES_AT_ONCE:
+            call.tries += 1
+            self._try_later(call, 0.0)
+        else:  # with all others that wait like it, so that one dial serves them
+            every_s = self._limits.retry_pause_last_s
+            self._try_later(call, every_s - self._loop.time() % every_s)
+
+    def _try_later(self, call: Call, pause_s: float) -> None:
         call.target = None
         if self._telemetry is not None:
             self._telemetry.retried()
-        if call.tries <= TRIES_AT_ONCE:
-            self.book.lanes.again(call)
-        else:  # whoever sends it back may know more than this silo does; that takes a moment to come round
-            pause_s = retry_pause_s(call.tries - TRIES_AT_ONCE, self._limits, self._rng)
+        if pause_s:
             self._paused[call.id] = call, asyncio.get_running_loop().call_later(pause_s, self._retry, call)
+        else:
+            self.book.lanes.again(call)
 
     def _retry(self, call: Call) -> None:
         self._paused.pop(call.id, None)
@@ -460,8 +478,10 @@ class Router:
         for call in self.book.sent_to(str(peer)):
             if call.id not in not_sent:
                 self.book.unknown(call, str(peer), because)
+        if not self._membership.view.is_alive(peer):
+            self._cache.forget_silo(peer)  # its row may have vanished: then nobody will ever declare it dead
         for call in retry:
-            self._again(call, NotExecuted(f"{call.grain}: {peer} could not be reached: {because}"))
+            self._not_reached(call, NotExecuted(f"{call.grain}: {peer} could not be reached: {because}"))
         self._hand_back(unsent, unknown, because)
 
     def _own_calls(self, frames: Iterable[Frame]) -> Iterator[Call]:

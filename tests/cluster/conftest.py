@@ -9,6 +9,7 @@ import pytest
 
 from silo.testing.virtual_time import VirtualTimeLoop, describe_task
 from tests.cluster.clusters import Cluster, MemoryStand, RealStand
+from tests.cluster.mortal import MortalCluster
 from tests.cluster.stage import Stage, staged
 
 VIRTUAL_S_MAX = 3600.0
@@ -50,6 +51,12 @@ async def cluster(request: pytest.FixtureRequest, stage: Stage) -> AsyncIterator
     if isinstance(loop, VirtualTimeLoop):
         left = [task for task in loop.pending_tasks() if task is not asyncio.current_task()]
         assert not left, "left behind:\n" + "\n".join(describe_task(task) for task in left)
+
+
+@pytest.fixture
+def mortal(stage: Stage) -> MortalCluster:
+    """An empty cluster of simulated processes, for a test that is `simulated`."""
+    return MortalCluster()
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ READ_BYTES_MAX = 65_536
 class RedisProxy:
     """Listens on a free loopback port and passes bytes to the server of a URL, as long as it is entered.
 
-    `delay_s` holds back every answer; `lose_answers` closes that many connections in place of passing an answer on.
+    `delay_s` holds back every answer; `lose_answers` closes that many connections in place of passing an answer on;
+    with `holds_answers` set, what the server says goes nowhere, and the connection stays open.
     """
 
     def __init__(self, url: str) -> None:
@@ -23,6 +24,7 @@ class RedisProxy:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.delay_s = 0.0
+        self.holds_answers = False
         self.lose_answers = 0
         self.answers_lost = 0
 
@@ -74,6 +76,8 @@ class RedisProxy:
                 self.lose_answers -= 1
                 self.answers_lost += 1
                 return
+            if self.holds_answers:
+                continue
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             writer.write(answer)

@@ -225,6 +225,33 @@ class TestServerFaults:
         assert answers == [[None]] * 1_000
         assert len(await server.client_list()) <= redis_connection.CONNECTIONS_MAX + 1
 
+    async def test_S101_storms_that_are_given_up_leave_no_connection_behind_and_nobody_waiting(
+        self, directory: RedisDirectory, server: Any
+    ) -> None:
+        entries = await directory.register(many(100))
+        chance = random.Random(101)
+        for _ in range(20):
+            looking = [asyncio.ensure_future(directory.lookup([GrainId("k", str(n))])) for n in range(100)]
+            await asyncio.sleep(chance.uniform(0.0, 0.01))
+            for each in looking:
+                each.cancel()
+            await asyncio.wait(looking)
+            async with asyncio.timeout(1.0):
+                assert await directory.lookup([GrainId("k", "7")]) == [entries[7]]
+        assert len(await server.client_list()) <= redis_connection.CONNECTIONS_MAX + 1
+
+    async def test_S101_a_server_without_room_for_clients_is_an_error_in_time_and_is_used_again_after(
+        self, own_redis_server: EmbeddedServer, server: Any
+    ) -> None:
+        await server.config_set("maxclients", 1)  # the operator's own
+        late = RedisDirectory.at(own_redis_server.url, "here")
+        async with asyncio.timeout(GIVEN_UP_WITHIN_S):
+            with pytest.raises(DirectoryUnavailable, match="max number of clients"):
+                await late.lookup([ADA])
+        await server.config_set("maxclients", 100)
+        assert await late.lookup([ADA]) == [None]
+        await late.close()
+
     async def test_connections_killed_by_the_server_are_replaced(self, directory: RedisDirectory, server: Any) -> None:
         entry = await register(directory, ADA, "a1")
         assert await server.client_kill_filter(_type="normal", skipme=True) >= 1
@@ -274,6 +301,17 @@ class TestServerFaults:
         await server.replicaof("NO", "ONE")
         assert (await writing).activation == "b1"
         assert await directory.lookup([ADA]) == [entry]
+
+    async def test_S079_a_server_that_wants_replicas_refuses_writes_answers_reads_and_is_used_again_after(
+        self, directory: RedisDirectory, server: Any
+    ) -> None:
+        entry = await register(directory, ADA, "a1")
+        await server.config_set("min-replicas-to-write", 1)
+        with pytest.raises(DirectoryUnavailable, match="NOREPLICAS"):
+            await register(directory, LOBBY, "b1")
+        assert await directory.lookup([ADA, LOBBY]) == [entry, None]
+        await server.config_set("min-replicas-to-write", 0)
+        assert (await register(directory, LOBBY, "b1")).activation == "b1"
 
     async def test_S103_a_full_server_refuses_registrations_and_lets_rows_go(
         self, directory: RedisDirectory, server: Any

@@ -12,7 +12,8 @@ import pytest
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import EndpointInUse, EndpointUnusable, HandshakeRefused
 from silo.messaging.greeting import Identity
-from silo.messaging.grpc_transport import GrpcTransport
+from silo.messaging.grpc_transport import CHANNEL_OPTIONS, SERVER_OPTIONS, GrpcTransport
+from silo.messaging.limits import LinkLimits
 from silo.messaging.permissions import Role
 from silo.wire.frames import Reply, Request
 
@@ -117,6 +118,17 @@ async def test_S115_proxies_of_the_environment_are_ignored(cluster: Cluster, mon
     monkeypatch.delenv("no_proxy", raising=False)
     two = await cluster.silo()
     await cluster.client().links.dial_gateway(two.address.endpoint)
+
+
+def test_S110_a_server_bears_whatever_its_clients_ping() -> None:
+    """Links write something every second; these pings are for a channel that carries nothing else."""
+    client, server = dict(CHANNEL_OPTIONS), dict(SERVER_OPTIONS)
+    assert server["grpc.http2.min_ping_interval_without_data_ms"] <= client["grpc.keepalive_time_ms"]
+    assert server["grpc.http2.max_ping_strikes"] == 0
+    assert client["grpc.http2.max_pings_without_data"] == 0
+    assert client["grpc.keepalive_permit_without_calls"] == server["grpc.keepalive_permit_without_calls"] == 1
+    limits = LinkLimits()
+    assert limits.link_ping_s < limits.link_silence_s < client["grpc.keepalive_time_ms"] / 1_000
 
 
 async def test_S109_connections_that_come_and_go_leave_no_socket_and_no_task_behind(cluster: Cluster) -> None:
