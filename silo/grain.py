@@ -10,7 +10,7 @@ from silo.class_checks import MARKS, MethodMarks, require_coroutine_function
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import InvalidGrain
 from silo.grain_context import GrainContext, MoveRequest, OutsideGrain, current_activation
-from silo.kinds import KIND, GrainOptions, make_kind
+from silo.kinds import KIND, GrainOptions, OnBusy, make_kind, require_on_busy
 from silo.migration.outcome import MoveReason
 from silo.migration.participants import Participant
 from silo.reference import require_seconds
@@ -54,7 +54,12 @@ class Grain:
         return _context(self).reference(kind, key)
 
     def migrate(
-        self, *, to: str | SiloAddress | None = None, reason: str = MoveReason.SELF, force: bool = False
+        self,
+        *,
+        to: str | SiloAddress | None = None,
+        reason: str = MoveReason.SELF,
+        force: bool = False,
+        on_busy: OnBusy | None = None,
     ) -> MoveRequest:
         """Move this grain to another silo once the current turn has ended.
 
@@ -64,8 +69,13 @@ class Grain:
         Args:
             to: the name or address of a silo; without one, placement decides.
             force: move the grain even if its kind says `migratable=False`.
+            on_busy: how to treat calls that run, for this move: see `@grain`; what the kind says if left out.
+
+        Raises:
+            ValueError: `on_busy` is none of the ways there are.
         """
-        return _context(self).request_move(to, reason, force)
+        require_on_busy(on_busy)
+        return _context(self).request_move(to, reason, force, on_busy)
 
     def deactivate(self) -> None:
         """End this activation once the current turn has ended; the next call makes a new one, anywhere."""
@@ -117,7 +127,7 @@ def grain(cls: type | None = None, /, **options: Any) -> Any:
         collect_after: seconds or timedelta without calls after which an activation ends; `math.inf` for never.
         version: the kind's version, from 1 on.
         on_busy: when a move finds running calls: `"wait"` for them; let the grain `"stay"` if any is left after
-            `on_migrating`; or `"interrupt"` (cancel) them.
+            `on_migrating`; or `"interrupt"` (cancel) them. An order to move may say otherwise.
         queue_calls_max: calls that may wait at one grain; more are refused with `Overloaded`.
         queue_bytes_max: bytes of the calls that may wait at one grain, likewise.
         drain_timeout: seconds or timedelta that a move waits for running calls.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import SiloError
 from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import Participant
+
+if TYPE_CHECKING:
+    from silo.kinds import OnBusy
 
 T = TypeVar("T")
 
@@ -50,7 +53,9 @@ class GrainContext(Protocol):
         """A reference to another grain, whose calls come from this one."""
         ...
 
-    def request_move(self, to: str | SiloAddress | None, reason: str, force: bool) -> MoveRequest:
+    def request_move(
+        self, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
+    ) -> MoveRequest:
         """Move this activation once its current turn has ended; placement decides where `to` is None."""
         ...
 

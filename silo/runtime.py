@@ -18,7 +18,7 @@ from silo.directory.errors import Closed, HandshakeRefused, MembershipUnavailabl
 from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, View
 from silo.directory.registrar import Registrar
 from silo.gateway import Gateway
-from silo.kinds import KindRegistry
+from silo.kinds import KindRegistry, OnBusy, require_on_busy
 from silo.leaving import move_everything, say_last_words
 from silo.loads import Loads
 from silo.logs import get_logger
@@ -425,9 +425,12 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------------------ moves
 
-    async def migrate(self, grain: GrainId, to: str | SiloAddress | None, reason: str, force: bool) -> MigrationOutcome:
+    async def migrate(
+        self, grain: GrainId, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
+    ) -> MigrationOutcome:
         """Move a grain, wherever it is active."""
-        order = msgspec.msgpack.encode(MoveOrder("" if to is None else str(to), reason, force))
+        require_on_busy(on_busy)
+        order = msgspec.msgpack.encode(MoveOrder("" if to is None else str(to), reason, force, on_busy or ""))
         moving = self.settings.migration
         timeout_s = moving.drain_timeout_s + moving.ask_timeout_s + moving.offer_timeout_s + MOVE_ANSWER_S
         answer = await self.caller.control(grain, MIGRATE, order, timeout_s)

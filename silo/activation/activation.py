@@ -29,7 +29,7 @@ from silo.directory.errors import (
 )
 from silo.directory.membership import TurnRight
 from silo.grain_context import current_activation
-from silo.kinds import GrainKind
+from silo.kinds import GrainKind, OnBusy
 from silo.logs import get_logger
 from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import Participant, ParticipantSet
@@ -85,7 +85,9 @@ class Premises:
     on_forwarded_start: Callable[[Call], None]
     """Told when the turn of a call that came by way of another silo starts."""
     reference: Callable[[type[Any], str], Any]
-    begin_move: Callable[[Activation, str | SiloAddress | None, str, bool], asyncio.Future[MigrationOutcome]]
+    begin_move: Callable[
+        [Activation, str | SiloAddress | None, str, bool, OnBusy | None], asyncio.Future[MigrationOutcome]
+    ]
     begin_deactivation: Callable[[Activation], None]
     telemetry: Telemetry | None = None
     base_context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -426,9 +428,11 @@ class Activation:
     def reference(self, kind: type[G], key: str) -> G:
         return cast("G", self._premises.reference(kind, key))
 
-    def request_move(self, to: str | SiloAddress | None, reason: str, force: bool) -> PendingMove:
+    def request_move(
+        self, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
+    ) -> PendingMove:
         self.check_alive()
-        return PendingMove(self, self._premises.begin_move(self, to, reason, force))
+        return PendingMove(self, self._premises.begin_move(self, to, reason, force, on_busy))
 
     def request_deactivation(self) -> None:
         self.check_alive()

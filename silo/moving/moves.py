@@ -14,6 +14,7 @@ from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import GrainUnplaceable, MembershipUnavailable, SiloError
 from silo.directory.membership import SiloStatus, Table, View
 from silo.instances import parts_of, refusal_to_migrate
+from silo.kinds import OnBusy
 from silo.migration import handover
 from silo.migration.outcome import MigrationOutcome, MoveStatus
 from silo.migration.participants import PARTICIPANT_PREFIX
@@ -60,27 +61,42 @@ class Moves:
         to: str | SiloAddress | None,
         reason: str,
         force: bool = False,
+        on_busy: OnBusy | None = None,
         trace: str | None = None,
     ) -> asyncio.Future[MigrationOutcome]:
         """Begin to move an activation. A second move of it joins the first, whose target it may still change.
 
         Args:
+            on_busy: how to treat running calls; None for what the kind says.
             trace: the traceparent of what asked for it; None for whatever runs now.
         """
         row = self._parts.membership.view.named(str(to)) if to else None
         if to and (row is None or row.status is SiloStatus.JOINING):  # it may have joined a moment ago
-            return self.tasks.spawn(self._begin_after_refresh(activation, to, reason, force, trace), f"look for {to}")
-        return self._begin(activation, to, reason, force, trace)
+            beginning = self._begin_after_refresh(activation, to, reason, force, on_busy, trace)
+            return self.tasks.spawn(beginning, f"look for {to}")
+        return self._begin(activation, to, reason, force, on_busy, trace)
 
     async def _begin_after_refresh(
-        self, activation: Activation, to: str | SiloAddress, reason: str, force: bool, trace: str | None
+        self,
+        activation: Activation,
+        to: str | SiloAddress,
+        reason: str,
+        force: bool,
+        on_busy: OnBusy | None,
+        trace: str | None,
     ) -> MigrationOutcome:
         with contextlib.suppress(MembershipUnavailable):  # then the view that there is must do
             await self._parts.membership.refresh()
-        return await self._begin(activation, to, reason, force, trace)
+        return await self._begin(activation, to, reason, force, on_busy, trace)
 
     def _begin(
-        self, activation: Activation, to: str | SiloAddress | None, reason: str, force: bool, trace: str | None
+        self,
+        activation: Activation,
+        to: str | SiloAddress | None,
+        reason: str,
+        force: bool,
+        on_busy: OnBusy | None,
+        trace: str | None,
     ) -> asyncio.Future[MigrationOutcome]:
         target = self._target_of(activation, to)
         if isinstance(target, str):
@@ -90,10 +106,11 @@ class Moves:
             return self._refused(activation, reason, why, target)
         move: SourceMove | None = activation.move
         if move is None:
-            move = SourceMove(self, self._parts, activation, target, reason, trace)
+            move = SourceMove(self, self._parts, activation, target, reason, on_busy, trace)
             self.tasks.spawn(self._when_free(move), f"move {activation.id}")
         else:
             move.retarget(target)
+            move.treat_busy(on_busy)
         return move.outcome
 
     async def _when_free(self, move: SourceMove) -> None:
@@ -181,7 +198,7 @@ class Moves:
                 call, MigrationOutcome(call.grain, MoveStatus.REFUSED, self._parts.me, None, order.reason, why)
             )
             return
-        outcome = self.begin(activation, order.to or None, order.reason, order.force, call.trace)
+        outcome = self.begin(activation, order.to or None, order.reason, order.force, order.on_busy or None, call.trace)
         outcome.add_done_callback(lambda done: answer_outcome(call, done.result()) if not done.cancelled() else None)
 
     # ----------------------------------------------------------------------------------------------------------- frames

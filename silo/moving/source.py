@@ -12,6 +12,7 @@ from silo.directory.addresses import Entry, SiloAddress
 from silo.directory.contract import Registration
 from silo.directory.errors import GrainMoved, SiloError, SiloFenced
 from silo.instances import parts_of, refusal_to_migrate
+from silo.kinds import OnBusy
 from silo.logs import get_logger
 from silo.migration import handover
 from silo.migration.handover import Source, SourcePhase
@@ -41,6 +42,7 @@ class SourceMove:
         activation: Activation,
         target: SiloAddress,
         reason: str,
+        on_busy: OnBusy | None,
         trace: str | None,
     ) -> None:
         assert activation.entry is not None or activation.state in (State.REGISTERING, State.STARTING)
@@ -50,6 +52,8 @@ class SourceMove:
         self._parts = parts
         self._activation = activation
         self._reason = reason
+        self._on_busy: OnBusy = on_busy or activation.kind.on_busy
+        self._on_busy_by = "its kind says" if on_busy is None else "it was asked to"
         self._number = moves.enter(self)
         self._core: Source | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -101,6 +105,16 @@ class SourceMove:
             self._number = self._moves.enter(self)  # an answer of the earlier target counts no more
             self.target = target
             self.post(handover.Retargeted())
+
+    def treat_busy(self, on_busy: OnBusy | None) -> None:
+        """The last order that says how to treat running calls wins, as long as any may run."""
+        if on_busy is None:
+            return
+        self._on_busy = on_busy
+        self._on_busy_by = "it was asked to"
+        is_draining = self._core is not None and self._core.phase is SourcePhase.DRAINING and not self._core.drained
+        if is_draining and self._paused_at is not None:
+            self._treat_running_calls()
 
     def post(self, event: handover.Event) -> None:
         if isinstance(event, handover.AskAnswered) and self._ask_timer is not None:
@@ -221,19 +235,20 @@ class SourceMove:
                 log.warning("migration.notice_failed", grain=str(activation.id), exc_info=error)
         if not self._hold():
             return
-        match activation.kind.on_busy:
-            case "stay" if activation.turns.running_count:
-                self.post(
-                    handover.Failed(f"it is busy: {activation.turns.running_count} calls run, and its kind says stay")
-                )
-                return
-            case "interrupt":
-                activation.interrupt()
-            case _:
-                pass
         self._set_timer(timeout_s, f"its running calls did not end within {timeout_s} s")
+        self._treat_running_calls()
         if await activation.drained():
             self.post(handover.Drained())
+
+    def _treat_running_calls(self) -> None:
+        running = self._activation.turns.running_count
+        match self._on_busy:
+            case "stay" if running:
+                self.post(handover.Failed(f"it is busy: {running} calls run, and {self._on_busy_by} stay"))
+            case "interrupt":
+                self._activation.interrupt()
+            case _:
+                pass
 
     def _deactivate(self) -> None:
         if self._activation.kind.hooks.on_deactivate is None:
@@ -380,6 +395,7 @@ class SourceMove:
             self._core.epoch if self._core is not None else 0,
             self._parts.name,
             self._target_name,
+            self._on_busy,
         )
         if self._record is not None:
             self._record.ended(outcome)

@@ -10,6 +10,7 @@ import pytest
 from silo.activation.activation import State
 from silo.directory.errors import GrainMoved, OutcomeUnknown
 from silo.grain import Grain, current_grain, grain, read_only, soft_state
+from silo.migrate import migrate
 from silo.migration.lifecycle import MigrationNotice
 from silo.migration.outcome import MoveStatus
 from silo.migration.participants import DehydrateContext, RehydrateContext
@@ -160,7 +161,7 @@ async def test_R449_both_ends_of_a_running_call_may_be_on_the_move(cluster: Clus
     assert all(outcome.moved for outcome in await asyncio.gather(*moving))
 
 
-async def test_R450_a_move_whose_drain_takes_too_long_is_aborted_and_all_calls_are_answered_at_the_old_place(
+async def test_R443_R450_a_move_whose_drain_takes_too_long_is_aborted_and_all_calls_are_answered_at_the_old_place(
     cluster: Cluster, stage: Stage
 ) -> None:
     await cluster.start("a", "b", kinds=(Limited,))
@@ -346,6 +347,89 @@ async def test_R458_stay_a_grain_whose_calls_end_during_the_notice_moves(cluster
     assert await running == "a"
     stage.gate("noticed").open()
     assert (await moving).moved
+
+
+async def test_R458_an_order_says_how_to_treat_running_calls_whatever_the_kind_says_and_the_outcome_tells(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Worker, Homebody))
+    client = await cluster.client()
+    worker = with_hint(client.grain(Worker, "k"), "a")
+    await worker.touch()
+    running = asyncio.create_task(worker.work("long", "go"))
+    await stage.heard("long starts at a")
+    stays = await client.migrate(worker, to="b", on_busy="stay")
+    assert (stays.status, stays.on_busy) == (MoveStatus.ABORTED, "stay")
+    assert "asked to stay" in stays.why
+    interrupts = await migrate(worker, to="b", on_busy="interrupt")
+    assert (interrupts.status, interrupts.on_busy) == (MoveStatus.MOVED, "interrupt")
+    with pytest.raises(OutcomeUnknown, match="interrupted"):
+        await running
+    stage.gate("noticed").open()
+    homebody = with_hint(client.grain(Homebody, "k"), "a")
+    await homebody.touch()
+    running = asyncio.create_task(homebody.work("home", "go"))
+    await stage.heard("home starts at a")
+    moving = asyncio.create_task(cluster.silos["a"].migrate(homebody, to="b", on_busy="wait"))
+    await cluster.draining(homebody)
+    stage.gate("go").open()
+    waits = await moving
+    assert (waits.status, waits.on_busy) == (MoveStatus.MOVED, "wait")
+    assert await running == "a"
+
+
+async def test_R442_a_second_order_may_interrupt_what_the_first_one_waits_for(cluster: Cluster, stage: Stage) -> None:
+    await cluster.start("a", "b", kinds=(Worker,))
+    client = await cluster.client()
+    worker = with_hint(client.grain(Worker, "k"), "a")
+    await worker.touch()
+    running = asyncio.create_task(worker.work("long", "never"))
+    await stage.heard("long starts at a")
+    first = asyncio.create_task(client.migrate(worker, to="b"))
+    await cluster.draining(worker)
+    second = await client.migrate(worker, to="b", on_busy="interrupt")
+    assert await first == second
+    assert second.moved
+    with pytest.raises(OutcomeUnknown, match="interrupted"):
+        await running
+
+
+@grain(kind="restless")
+class Restless(Grain):
+    """Orders its own move while another of its calls runs."""
+
+    @read_only
+    async def work(self) -> str:
+        say("working")
+        await gate("never")
+        return self.silo
+
+    @read_only
+    async def leave(self) -> None:
+        self.migrate(to="b", on_busy="interrupt")
+
+    async def touch(self) -> str:
+        return self.silo
+
+
+async def test_R442_a_grain_may_interrupt_its_own_calls_to_move(cluster: Cluster, stage: Stage) -> None:
+    await cluster.start("a", "b", kinds=(Restless,))
+    client = await cluster.client()
+    restless = with_hint(client.grain(Restless, "k"), "a")
+    await restless.touch()
+    running = asyncio.create_task(restless.work())
+    await stage.heard("working")
+    await asyncio.gather(restless.leave(), return_exceptions=True)
+    with pytest.raises(OutcomeUnknown, match="interrupted"):
+        await running
+    assert await restless.touch() == "b"
+
+
+async def test_R442_an_order_that_says_nothing_known_is_refused_where_it_is_made(cluster: Cluster) -> None:
+    await cluster.start("a", "b", kinds=(Worker,))
+    client = await cluster.client()
+    with pytest.raises(ValueError, match="did you mean 'interrupt'"):
+        await client.migrate(client.grain(Worker, "k"), on_busy="interupt")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - a mistake
 
 
 @grain(kind="node", on_busy="wait")

@@ -19,7 +19,7 @@ from silo.directory.errors import GrainKindUnknown, InvalidGrain
 from silo.grain import Grain, always_interleave, current_grain, grain, one_way, read_only, soft_state, timeout
 from silo.grain_context import MoveRequest, OutsideGrain, current_activation
 from silo.instances import build_instance, migration_cost, refusal_to_migrate
-from silo.kinds import KindRegistry, collect_kinds, kind_of
+from silo.kinds import KindRegistry, OnBusy, collect_kinds, kind_of
 from silo.migration.lifecycle import ActivationReason
 from silo.migration.participants import DehydrateContext, Participant, RehydrateContext
 
@@ -75,8 +75,10 @@ class FakeContext:
     def reference(self, kind: type[Any], key: str) -> Any:
         return (kind, key)
 
-    def request_move(self, to: str | SiloAddress | None, reason: str, force: bool) -> MoveRequest:
-        self.asked.append(("move", to, reason, force))
+    def request_move(
+        self, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
+    ) -> MoveRequest:
+        self.asked.append(("move", to, reason, force, on_busy))
         return None  # type: ignore[return-value] # pyright: ignore[reportReturnType] - nobody awaits it here
 
     def request_deactivation(self) -> None:
@@ -356,7 +358,7 @@ def test_a_grain_reaches_its_activation_from_its_constructor_on() -> None:
     assert cast("object", made.grain(Room, "hall")) == (Room, "hall")
     made.migrate(to="silo-2")
     made.deactivate()
-    assert context.asked == [("move", "silo-2", "self", False), "deactivate"]
+    assert context.asked == [("move", "silo-2", "self", False, None), "deactivate"]
     assert current_activation.get() is None
 
 
