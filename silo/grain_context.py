@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+from collections.abc import Coroutine, Generator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -12,6 +14,7 @@ from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import Participant
 
 if TYPE_CHECKING:
+    from silo.activation.timers import GrainTimer, TimerCallback
     from silo.kinds import OnBusy
 
 T = TypeVar("T")
@@ -57,6 +60,27 @@ class GrainContext(Protocol):
         self, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
     ) -> MoveRequest:
         """Move this activation once its current turn has ended; placement decides where `to` is None."""
+        ...
+
+    def create_task(self, coroutine: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
+        """Run a coroutine beside the turns, no longer than the activation."""
+        ...
+
+    def register_timer(
+        self,
+        callback: TimerCallback | str,
+        due_s: float,
+        period_s: float | None,
+        *,
+        name: str | None,
+        interleave: bool,
+        keep_alive: bool,
+    ) -> GrainTimer:
+        """Call a method of the grain later, and again, as turns of it."""
+        ...
+
+    def block_migration(self, why: str) -> AbstractContextManager[None]:
+        """Do not move the grain while the block is open."""
         ...
 
     def request_deactivation(self) -> None:

@@ -37,6 +37,7 @@ class GrainOptions(TypedDict, total=False):
     queue_bytes_max: int
     drain_timeout: float | timedelta
     on_participant_error: OnParticipantError
+    drain_tasks: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +60,7 @@ class GrainKind:
     queue_bytes_max: int | None = None
     drain_timeout_s: float | None = None
     on_participant_error: OnParticipantError = "abort"
+    drain_tasks: bool = False
 
     @property
     def origin(self) -> str:
@@ -107,6 +109,7 @@ def make_kind(cls: type, options: Mapping[str, object]) -> GrainKind:
         queue_bytes_max=chosen.number("queue_bytes_max"),
         drain_timeout_s=chosen.seconds("drain_timeout"),
         on_participant_error=cast("OnParticipantError", chosen.one_of("on_participant_error", ("abort", "skip"))),
+        drain_tasks=cast("bool", chosen.one_of("drain_tasks", (False, True))),
     )
 
 

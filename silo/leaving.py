@@ -21,11 +21,19 @@ SETTLE_S = 5.0
 """How long a leaving silo waits for its peers to confirm that they have what it sent, and send it nothing more."""
 
 
-async def move_everything(catalog: Catalog, moves: Moves) -> None:
-    """Move what can be moved, deactivate the rest; what arrives or activates meanwhile as well."""
+LEAVE_BEHIND_AT = 0.75
+"""After this share of its time a silo that leaves waits for running turns no longer: the rest is for moving grains."""
+
+
+async def move_everything(catalog: Catalog, moves: Moves, leave_by: float | None = None) -> None:
+    """Move what can be moved, deactivate the rest; what arrives or activates meanwhile as well.
+
+    Args:
+        leave_by: the loop's time from which on grains move though turns of theirs still run.
+    """
     while activations := list(catalog):
         outcomes = await asyncio.gather(
-            *(moves.begin(activation, None, MoveReason.SILO_STOPPING) for activation in activations)
+            *(moves.begin(activation, None, MoveReason.SILO_STOPPING, leave_by=leave_by) for activation in activations)
         )
         staying = [
             (activation, outcome.why)

@@ -19,7 +19,7 @@ from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, View
 from silo.directory.registrar import Registrar
 from silo.gateway import Gateway
 from silo.kinds import KindRegistry, OnBusy, require_on_busy
-from silo.leaving import move_everything, say_last_words
+from silo.leaving import LEAVE_BEHIND_AT, move_everything, say_last_words
 from silo.loads import Loads
 from silo.logs import get_logger
 from silo.management_values import SiloReport
@@ -298,6 +298,7 @@ class Runtime:
                 self.moves.begin,
                 lambda activation: self.catalog.begin_deactivation(activation, DeactivationReason.APPLICATION),
                 self._telemetry,
+                new_call_id=ids,
             )
         )
         self.placement.attach(self.loads)
@@ -443,13 +444,14 @@ class Runtime:
 
     async def drain_and_stop(self, timeout_s: float) -> None:
         """Leave in order: publish it, move every grain, answer everything, say goodbye; only then stop listening."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        now = asyncio.get_running_loop().time()
+        deadline = now + timeout_s
         try:
             async with asyncio.timeout_at(deadline):
                 await self._stop_serving()
                 await self.membership.advance(SiloStatus.LEAVING)
                 self.gateway.go_away()
-                await move_everything(self.catalog, self.moves)
+                await move_everything(self.catalog, self.moves, now + timeout_s * LEAVE_BEHIND_AT)
                 await say_last_words(self.links, self.book)
         except TimeoutError:
             log.warning("silo.drain_unfinished", activations=len(self.catalog), calls=len(self.book))

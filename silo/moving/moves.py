@@ -17,7 +17,7 @@ from silo.instances import parts_of, refusal_to_migrate
 from silo.kinds import OnBusy
 from silo.migration import handover
 from silo.migration.outcome import MigrationOutcome, MoveStatus
-from silo.migration.participants import PARTICIPANT_PREFIX
+from silo.migration.participants import PARTICIPANT_PREFIX, SYSTEM_PREFIX
 from silo.migration.payload import refusals
 from silo.moving.parts import MIGRATE, MoveOrder, MoveParts
 from silo.moving.source import SourceMove
@@ -63,18 +63,25 @@ class Moves:
         force: bool = False,
         on_busy: OnBusy | None = None,
         trace: str | None = None,
+        leave_by: float | None = None,
     ) -> asyncio.Future[MigrationOutcome]:
         """Begin to move an activation. A second move of it joins the first, whose target it may still change.
 
         Args:
             on_busy: how to treat running calls; None for what the kind says.
             trace: the traceparent of what asked for it; None for whatever runs now.
+            leave_by: the loop's time at which the grain moves though turns still run, which are left behind; None to
+                give the move up instead.
         """
         row = self._parts.membership.view.named(str(to)) if to else None
         if to and (row is None or row.status is SiloStatus.JOINING):  # it may have joined a moment ago
             beginning = self._begin_after_refresh(activation, to, reason, force, on_busy, trace)
             return self.tasks.spawn(beginning, f"look for {to}")
-        return self._begin(activation, to, reason, force, on_busy, trace)
+        outcome = self._begin(activation, to, reason, force, on_busy, trace)
+        move: SourceMove | None = activation.move
+        if leave_by is not None and move is not None:
+            move.must_leave_by(leave_by)
+        return outcome
 
     async def _begin_after_refresh(
         self,
@@ -247,7 +254,8 @@ class Moves:
             return f"{payload_bytes} bytes of state are more than the {most} that {parts.name} takes"
         if len(self._arriving) >= parts.limits.arrivals_in_flight_max:
             return f"{parts.name} has {len(self._arriving)} grains arriving, as many as it takes at a time"
-        fields = {name: schema for name, schema in offered.items() if not name.startswith(PARTICIPANT_PREFIX)}
+        later = (PARTICIPANT_PREFIX, SYSTEM_PREFIX)  # known once the grain is constructed
+        fields = {name: schema for name, schema in offered.items() if not name.startswith(later)}
         failures = refusals(parts_of(kind, object()), fields)
         return "; ".join(str(failure.error) for failure in failures)
 

@@ -56,6 +56,8 @@ class SourceMove:
         self._on_busy_by = "its kind says" if on_busy is None else "it was asked to"
         self._number = moves.enter(self)
         self._core: Source | None = None
+        self._leave_by: float | None = None
+        """When what still runs is left behind, in the loop's time; None for a move that is rather given up."""
         self._timer: asyncio.TimerHandle | None = None
         """Of the step under way."""
         self._ask_timer: asyncio.TimerHandle | None = None
@@ -112,9 +114,21 @@ class SourceMove:
             return
         self._on_busy = on_busy
         self._on_busy_by = "it was asked to"
-        is_draining = self._core is not None and self._core.phase is SourcePhase.DRAINING and not self._core.drained
-        if is_draining and self._paused_at is not None:
+        if self._waits_for_calls:
             self._treat_running_calls()
+
+    def must_leave_by(self, leave_by: float) -> None:
+        """The silo ends: at that time of the loop the grain moves, whatever still runs."""
+        self._leave_by = leave_by if self._leave_by is None else min(leave_by, self._leave_by)
+        if self._waits_for_calls:
+            self._time_drain()
+
+    @property
+    def _waits_for_calls(self) -> bool:
+        core = self._core
+        return (
+            core is not None and core.phase is SourcePhase.DRAINING and not core.drained and self._paused_at is not None
+        )
 
     def post(self, event: handover.Event) -> None:
         if isinstance(event, handover.AskAnswered) and self._ask_timer is not None:
@@ -200,7 +214,9 @@ class SourceMove:
 
     def _all_parts(self) -> tuple[Part, ...]:
         activation = self._activation
-        return parts_of(activation.kind, activation.instance, activation.participants or ())
+        return parts_of(
+            activation.kind, activation.instance, activation.participants or (), activation.system_participants
+        )
 
     def _hold(self) -> bool:
         """Let no new turn start, unless that is so already. False where there is nothing to drain any more."""
@@ -216,35 +232,75 @@ class SourceMove:
         activation.hold()
         return True
 
+    @property
+    def _drain_timeout_s(self) -> float:
+        if self._leave_by is not None:
+            return max(0.0, self._leave_by - asyncio.get_running_loop().time())
+        return self._activation.kind.drain_timeout_s or self._parts.limits.drain_timeout_s
+
     async def _drain(self) -> None:
-        activation, limits = self._activation, self._parts.limits
-        timeout_s = activation.kind.drain_timeout_s or limits.drain_timeout_s
+        activation = self._activation
+        timeout_s = self._drain_timeout_s
         hook = activation.kind.hooks.on_migrating
         if hook is not None:
             notice = MigrationNotice(self._reason, self._target_name, timeout_s)
 
             async def give_notice() -> None:
                 await hook(activation.instance, notice)
-                self._hold()  # in the very step in which the hook ends: nothing slips in between
+                if activation.work is None or not activation.work.block:
+                    self._hold()  # in the very step in which the hook ends: nothing slips in between
 
             try:
-                await activation.in_hook(give_notice, limits.notice_timeout_s)
+                await activation.in_hook(give_notice, min(self._parts.limits.notice_timeout_s, timeout_s))
             except SiloFenced:
                 raise
             except Exception as error:
                 log.warning("migration.notice_failed", grain=str(activation.id), exc_info=error)
-        if not self._hold():
+        if not await self._unblocked() or not self._hold():
             return
-        self._set_timer(timeout_s, f"its running calls did not end within {timeout_s} s")
+        self._time_drain()
         self._treat_running_calls()
         if await activation.drained():
             self.post(handover.Drained())
 
+    async def _unblocked(self) -> bool:
+        """Wait for the end of what the grain does not want to be moved in; False where the move ends before that."""
+        work = self._activation.work
+        if work is None or not work.block:
+            return True
+        why = work.block
+        if self._on_busy == "stay" and self._leave_by is None:
+            self.post(handover.Failed(f"it is busy: {why}, and {self._on_busy_by} stay"))
+            return False
+        timeout_s = self._drain_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await work.unblocked()
+        except TimeoutError:
+            if self._leave_by is None:
+                self.post(handover.TimedOut(f"it was not to be moved for {timeout_s} s: {why}"))
+                return False
+            log.warning("migration.block_ignored", grain=str(self._activation.id), why=why)
+        return True
+
+    def _time_drain(self) -> None:
+        timeout_s = self._drain_timeout_s
+        if self._leave_by is None:
+            self._set_timer(timeout_s, f"its running calls did not end within {timeout_s} s")
+        else:
+            self._cancel_timer()
+            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._leave_behind)
+
+    def _leave_behind(self) -> None:
+        if self._waits_for_calls:
+            turns = self._activation.leave_behind()
+            log.warning("migration.turns_left_behind", grain=str(self._activation.id), turns=turns)
+
     def _treat_running_calls(self) -> None:
-        running = self._activation.turns.running_count
+        running = self._activation.busy_count
         match self._on_busy:
-            case "stay" if running:
-                self.post(handover.Failed(f"it is busy: {running} calls run, and {self._on_busy_by} stay"))
+            case "stay" if running and self._leave_by is None:
+                self.post(handover.Failed(f"it is busy: {running} calls or tasks run, and {self._on_busy_by} stay"))
             case "interrupt":
                 self._activation.interrupt()
             case _:

@@ -14,7 +14,7 @@ from silo.migrate import migrate
 from silo.migration.lifecycle import MigrationNotice
 from silo.migration.outcome import MoveStatus
 from silo.migration.participants import DehydrateContext, RehydrateContext
-from silo.reference import with_hint
+from silo.reference import grain_id, with_hint
 from silo.settings import MigrationSettings
 from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Ledger
@@ -199,6 +199,67 @@ async def test_R450_a_call_that_was_running_when_its_silo_had_to_stop_is_told_so
     await stopping
     assert asyncio.get_running_loop().time() - started < 5.0
     assert await worker.touch() == "b"
+
+
+@grain(kind="runaway", on_busy="stay", drain_timeout=0.1)
+class Runaway(_Worker):
+    """Goes on after its work, whatever has become of its grain."""
+
+    async def run(self) -> None:
+        say("runs")
+        await gate("go on")
+        try:
+            await self.grain(Ledger, "l").write("from the past")
+        except GrainMoved:
+            say("call: GrainMoved")
+        try:
+            self.migrate()
+        except GrainMoved:
+            say("move: GrainMoved")
+        self.done.append("too late")
+
+
+async def test_R450_R451_a_silo_that_must_stop_takes_the_grain_along_and_leaves_its_runaway_turn_behind(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Runaway, Ledger), migration=MigrationSettings(shutdown_timeout_s=4.0))
+    client = await cluster.client()
+    runaway = with_hint(client.grain(Runaway, "k"), "a")
+    await with_hint(client.grain(Ledger, "l"), "b").read()
+    stage.gate("short").open()
+    await runaway.work("short", "short")
+    running = asyncio.create_task(runaway.run())
+    await stage.heard("runs")
+    started = asyncio.get_running_loop().time()
+    stopping = asyncio.create_task(cluster.stop("a"))
+    await cluster.seen(lambda: cluster.silos["b"].runtime.catalog.get(grain_id(runaway)) is not None)
+    assert 2.0 < asyncio.get_running_loop().time() - started < 4.0  # as long as can be, and no longer
+    with pytest.raises(OutcomeUnknown, match="left behind"):
+        await running
+    stage.gate("go on").open()
+    await stage.heard("move: GrainMoved")
+    await stopping
+    assert "call: GrainMoved" in stage.lines
+    assert await runaway.finished() == ["short"]
+    assert await client.grain(Ledger, "l").read() == []
+
+
+async def test_R470_a_silo_that_stops_waits_for_calls_that_end_in_time_though_the_kind_gives_them_less(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Runaway, Ledger), migration=MigrationSettings(shutdown_timeout_s=10.0))
+    client = await cluster.client()
+    runaway = with_hint(client.grain(Runaway, "k"), "a")
+    running = asyncio.create_task(runaway.work("long", "go"))
+    await stage.heard("long starts at a")
+    draining = cluster.activation(runaway)
+    stopping = asyncio.create_task(cluster.stop("a"))
+    await cluster.seen(lambda: draining.state is State.DRAINING)
+    await asyncio.sleep(1.0)  # ten times what the kind gives
+    stage.gate("go").open()
+    assert await running == "a"
+    await stopping
+    assert await runaway.finished() == ["long"]
 
 
 async def test_R442_a_kind_that_says_interrupt_moves_at_once_and_the_callers_do_not_know_how_it_ended(

@@ -335,6 +335,7 @@ class Brittle(Grain):
 
     def __init__(self) -> None:
         self.used = False
+        self.add_participant(Part("of each instance"))
 
     async def add(self) -> str:
         self.value += 1

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 import dataclasses
 import functools
 import math
 import types
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
+from silo.activation.timers import GrainTimer, TimerCallback
 from silo.class_checks import DEFAULT_TIMEOUT
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import GrainKindUnknown, InvalidGrain
@@ -22,6 +25,8 @@ from silo.instances import build_instance, migration_cost, refusal_to_migrate
 from silo.kinds import KindRegistry, OnBusy, collect_kinds, kind_of
 from silo.migration.lifecycle import ActivationReason
 from silo.migration.participants import DehydrateContext, Participant, RehydrateContext
+
+T = TypeVar("T")
 
 
 @grain(kind="room", reentrant="call_chain", collect_after=timedelta(minutes=2), on_busy="stay", version=3)
@@ -80,6 +85,25 @@ class FakeContext:
     ) -> MoveRequest:
         self.asked.append(("move", to, reason, force, on_busy))
         return None  # type: ignore[return-value] # pyright: ignore[reportReturnType] - nobody awaits it here
+
+    def create_task(self, coroutine: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
+        raise NotImplementedError
+
+    def register_timer(
+        self,
+        callback: TimerCallback | str,
+        due_s: float,
+        period_s: float | None,
+        *,
+        name: str | None,
+        interleave: bool,
+        keep_alive: bool,
+    ) -> GrainTimer:
+        raise NotImplementedError
+
+    def block_migration(self, why: str) -> AbstractContextManager[None]:
+        self.asked.append(("block", why))
+        return nullcontext()
 
     def request_deactivation(self) -> None:
         self.asked.append("deactivate")
