@@ -257,6 +257,8 @@ class Activation:
             return Answer.failed(CallExpired(f"{self.id}.{call.method}: the deadline passed while the call was queued"))
         if call.interrupted:
             return Answer.failed(NotExecuted(f"{self.id}.{call.method} was not begun, since the grain had to move"))
+        if call.left_behind:
+            return Answer.failed(OutcomeUnknown(f"{self.id}.{call.method} was left behind before it was begun"))
         return None
 
     async def _run(self, call: Call) -> Answer:

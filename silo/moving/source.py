@@ -397,6 +397,9 @@ class SourceMove:
             return  # somebody has activated it here meanwhile
         activation.entry = self._core.entry
         self._parts.cache.forget_grain(activation.id)
+        if activation.has_left_behind:  # what runs on has that instance; turns that begin now must not share it
+            await self._rebuild()
+            return
         if reactivate:
             activation.state = State.STARTING
             try:
@@ -411,6 +414,7 @@ class SourceMove:
 
     async def _rebuild(self) -> None:
         activation, catalog = self._activation, self._parts.catalog
+        activation.state = State.STARTING
         try:
             restore(self._parts, activation, self._payload or self._packed_again())
             await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)

@@ -244,6 +244,52 @@ async def test_R450_R451_a_silo_that_must_stop_takes_the_grain_along_and_leaves_
     assert await client.grain(Ledger, "l").read() == []
 
 
+@grain(kind="unwanted")
+class Unwanted(Grain):
+    """Is not taken anywhere else, and has a turn that does not end."""
+
+    name: str = soft_state(default="")
+
+    def __init__(self) -> None:
+        self.runs = False
+        say(f"built at {self.silo}")
+
+    async def run(self, name: str) -> None:
+        self.name, self.runs = name, True
+        say("runs")
+        await gate("never")
+
+    async def look(self) -> tuple[str, str, bool]:
+        return self.silo, self.name, self.runs
+
+    def on_dehydrate(self, context: DehydrateContext) -> None:
+        """Nothing beside the soft state."""
+
+    def on_rehydrate(self, context: RehydrateContext) -> None:
+        if self.silo == "b":
+            raise LookupError("not here")
+
+
+@pytest.mark.in_memory
+async def test_R451_a_grain_that_stays_after_all_shares_no_instance_with_the_turn_it_has_left_behind(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Unwanted,), migration=MigrationSettings(shutdown_timeout_s=4.0))
+    client = await cluster.client()
+    unwanted = with_hint(client.grain(Unwanted, "k"), "a")
+    running = asyncio.create_task(unwanted.run("ada"))
+    await stage.heard("runs")
+    waiting = asyncio.create_task(unwanted.look())
+    await cluster.queued(unwanted, 1)
+    stopping = asyncio.create_task(cluster.stop("a"))
+    with pytest.raises(OutcomeUnknown, match="left behind"):
+        await running
+    assert await waiting == ("a", "ada", False)
+    await stopping
+    assert stage.lines[:3] == ["built at a", "runs", "built at b"]
+    assert stage.lines[3] == "built at a"
+
+
 async def test_R470_a_silo_that_stops_waits_for_calls_that_end_in_time_though_the_kind_gives_them_less(
     cluster: Cluster, stage: Stage
 ) -> None:
