@@ -33,8 +33,8 @@ class Grain:
     """The base of grain classes: what a grain may ask of the runtime. All of it is there from `__init__` on.
 
     Lifecycle hooks are methods that a subclass may have; `silo.class_checks.Hooks` lists their forms. Public methods of
-    a grain are async; what begins with an underscore is its own affair. No hook runs where a process is killed: what must
-    survive that is stored when it changes, never in `on_deactivate`.
+    a grain are async; what begins with an underscore is its own affair. Where a process is killed no hook runs:
+    what must survive that is stored when it changes, never in `on_deactivate`.
     """
 
     __silo_base__: ClassVar[bool] = True

@@ -27,20 +27,25 @@ from tests.exploration.handover.world import (
     BECAUSE,
     FRESH,
     GRAIN,
-    LAST_WORDS,
     NEW,
+    NEXT,
     OFFERED,
     OLD,
     SOURCE,
+    SOURCE_ENTRY,
     SOURCE_PHASE,
+    SOURCE_SUCCESSOR,
     TARGET,
+    TARGET_ACTIVATION,
     TARGET_ENTRY,
+    TARGET_OFFERED,
     THIRD,
     Ask,
     Bounds,
-    Message,
+    Sent,
     Stage,
     Violation,
+    Word,
     Work,
     World,
     carry_out,
@@ -120,9 +125,10 @@ class Play:
                 case h.Dehydrate():
                     world = self._begin(world, SOURCE, Work.DEHYDRATE)
                 case h.Fence(expected):
-                    world = ask_directory(world, Ask(SOURCE, expected, Entry(GRAIN, SOURCE, OLD, 0)))
+                    mine = Entry(GRAIN, SOURCE, OLD, 0)
+                    world = ask_directory(world, Ask(SOURCE, expected, mine, move=world.move))
                 case h.Look():
-                    world = ask_directory(world, Ask(SOURCE, is_look=True))
+                    world = ask_directory(world, Ask(SOURCE, is_look=True, move=world.move))
                 case h.Resume(reactivate):
                     world = world.with_(hosting=world.hosting | {SOURCE})
                     world = self._begin(world, SOURCE, Work.REACTIVATE) if reactivate else opened(world, SOURCE)
@@ -145,7 +151,10 @@ class Play:
                 case h.Rehydrate():
                     world = self._begin(world, TARGET, Work.REHYDRATE)
                 case h.Register():
-                    world = ask_directory(world, Ask(TARGET, OFFERED, Entry(GRAIN, TARGET, NEW, 0)))
+                    assert world.target is not None
+                    offered: Entry = world.target[TARGET_OFFERED]
+                    mine = Entry(GRAIN, TARGET, world.target[TARGET_ACTIVATION], 0)
+                    world = ask_directory(world, Ask(TARGET, offered, mine))
                 case h.SendOfferAnswer() | h.SendOpened():
                     world = self._send(world, TARGET, order)
                 case h.Activate():
@@ -167,8 +176,17 @@ class Play:
     def _begin(world: World, silo: SiloAddress, work: Work) -> World:
         return world.with_(work=(*world.work, (silo, work)))
 
+    def _send(self, world: World, sender: SiloAddress, word: Word, move: int = 0) -> World:
+        if sender == TARGET:
+            return self._put(world, TARGET, Sent(move or world.target_move, word))
+        assert world.source is not None
+        if isinstance(word, h.SendOffer):
+            offer = Sent(world.move, word, world.source[SOURCE_ENTRY], world.source[SOURCE_SUCCESSOR])
+            return self._put(world, SOURCE, offer)
+        return self._put(world, SOURCE, Sent(world.move, word))
+
     @staticmethod
-    def _send(world: World, sender: SiloAddress, message: Message) -> World:
+    def _put(world: World, sender: SiloAddress, message: Sent) -> World:
         if world.knows_death:
             return world  # nothing is sent to the dead, and nothing taken from them
         if sender == SOURCE:
@@ -188,6 +206,7 @@ class Play:
         yield from call_steps(world, self._found)
         yield from self._losses_are_noticed(world)
         yield from self._faults(world)
+        yield from self._moves_again(world)
 
     def _time_passes(self, world: World) -> Iterator[Step]:
         if world.source is not None and world.source[SOURCE_PHASE] in PATIENT:
@@ -226,39 +245,51 @@ class Play:
             if SOURCE in world.unnoticed_loss:
                 if world.late_to_source:
                     message, rest = world.late_to_source[0], world.with_(late_to_source=world.late_to_source[1:])
-                    what = f"{type(message).__name__} arrives, by the link that is lost"
+                    what = f"{message.name} arrives, by the link that is lost"
                     yield what, False, self._at_source(rest, message)
             elif world.to_source:
                 message, rest = world.to_source[0], world.with_(to_source=world.to_source[1:])
-                if isinstance(message, LAST_WORDS):
+                if message.is_last_word:
                     rest = rest.with_(said=(*rest.said, message))
-                yield f"{type(message).__name__} arrives", True, self._at_source(rest, message)
+                yield f"{message.name} arrives", True, self._at_source(rest, message)
 
-    def _at_target(self, world: World, message: Message, how: str) -> Iterator[Step]:
+    def _at_target(self, world: World, message: Sent, how: str) -> Iterator[Step]:
         must = how == "arrives"
-        match message:
+        is_refused = TARGET in world.hosting  # it has the grain, or an earlier move of it
+        match message.word:
             case h.SendAsk():
-                for refused in ("", BECAUSE):
-                    answered = self._send(world, TARGET, h.AskAnswered(refused))
-                    yield f"SendAsk {how}, and is {'refused' if refused else 'granted'}", must, answered
+                for refused in (BECAUSE,) if is_refused else ("", BECAUSE):
+                    answered = self._send(world, TARGET, h.AskAnswered(refused), message.move)
+                    yield f"{message.name} {how}, and is {'refused' if refused else 'granted'}", must, answered
+            case h.SendOffer() if is_refused:
+                answered = self._send(world, TARGET, h.SendOfferAnswer(None, BECAUSE), message.move)
+                yield f"{message.name} {how}, and is refused", must, answered
             case h.SendOffer():
-                core = self._target_class(TARGET, NEW, OFFERED)
+                assert message.entry is not None
+                core = self._target_class(TARGET, message.successor, message.entry)
                 orders = core.start()
                 world = world.with_(
-                    target=values_of(core), has_state=world.has_state | {TARGET}, hosting=world.hosting | {TARGET}
+                    target=values_of(core),
+                    target_move=message.move,
+                    has_state=world.has_state | {TARGET},
+                    hosting=world.hosting | {TARGET},
                 )
-                yield f"SendOffer {how}", must, self._obey_target(world, orders)
+                yield f"{message.name} {how}", must, self._obey_target(world, orders)
+            case _ if message.move == world.target_move:
+                yield f"{message.name} {how}", must, self._on_target(world, h.Withdrawn())
             case _:
-                yield f"SendWithdraw {how}", must, self._on_target(world, h.Withdrawn())
+                yield f"{message.name} {how}, and is of no move here", must, world
 
-    def _at_source(self, world: World, message: Message) -> World:
-        match message:
+    def _at_source(self, world: World, message: Sent) -> World:
+        if message.move != world.move:
+            return world
+        match message.word:
             case h.SendOfferAnswer(entry, refused, lost):
                 return self.on_source(world, h.OfferAnswered(entry, refused and BECAUSE, lost))
             case h.SendOpened(failed, entry):
                 return self.on_source(world, h.TargetOpened(failed, entry))
-            case h.AskAnswered():
-                return self.on_source(world, message)
+            case h.AskAnswered(refused):
+                return self.on_source(world, h.AskAnswered(refused))
             case _:
                 raise Violation(f"the target said {message}")
 
@@ -296,7 +327,9 @@ class Play:
                 )
             return world
         event = h.Found(ask.answer) if ask.is_look else h.Registered(ask.answer)
-        return self.on_source(world, event) if ask.owner == SOURCE else self._on_target(world, event)
+        if ask.owner == TARGET:
+            return self._on_target(world, event)
+        return self.on_source(world, event) if ask.move == world.move else world
 
     def _found(self, world: World) -> World:
         """A call has found that the directory names the source again, whose instance is frozen."""
@@ -312,14 +345,12 @@ class Play:
             yield "the source notices the loss of the link", True, self.on_source(rest, h.PeerLost(BECAUSE))
         if TARGET in world.unnoticed_loss:
             rest = world.with_(unnoticed_loss=world.unnoticed_loss - {TARGET}, late_to_target=(), limbo=(), said=())
-            unheard = tuple(each for each in world.limbo if isinstance(each, LAST_WORDS))
+            unheard = tuple(each for each in world.limbo if each.is_last_word)
             for again in {unheard, (*world.said, *unheard)} if self._says_again else {()}:
                 told = rest
                 for word in again:
-                    told = self._send(told, TARGET, word)
-                what = (
-                    f"the target notices the loss of the link, and says {[type(each).__name__ for each in again]} again"
-                )
+                    told = self._put(told, TARGET, word)
+                what = f"the target notices the loss of the link, and says {[each.name for each in again]} again"
                 yield what, True, self._on_target(told, h.PeerLost(BECAUSE))
         for silo, other in PAIRS:
             if silo in world.fenced:
@@ -334,6 +365,24 @@ class Play:
                     to_target=(), late_to_target=(), limbo=(), said=(), unnoticed_loss=rest.unnoticed_loss - {TARGET}
                 )
                 yield "the target hears that the source is dead", True, self._on_target(rest, h.PeerDied(BECAUSE))
+
+    def _moves_again(self, world: World) -> Iterator[Step]:
+        if not (world.left.moves and SOURCE in world.serving and world.source is not None):
+            return
+        if world.source[SOURCE_PHASE] is not SourcePhase.DONE:
+            return
+        move = world.move + 1
+        core = self._source_class(world.source[SOURCE_ENTRY], NEXT[move])
+        orders = core.start()
+        begun = world.with_(
+            source=values_of(core),
+            move=move,
+            work=tuple(
+                each for each in world.work if each[0] != SOURCE
+            ),  # what an earlier move waited for it waits alone
+            left=msgspec.structs.replace(world.left, moves=world.left.moves - 1),
+        )
+        yield "the grain is moved once more", False, self._obey_source(begun, orders)
 
     # ------------------------------------------------------------------------------------------------------- faults
 
@@ -378,8 +427,8 @@ class Play:
         if left.retargets and world.source is not None and world.source[SOURCE_PHASE] in PATIENT[:2]:
             fewer = msgspec.structs.replace(left, retargets=left.retargets - 1)
             forgotten = world.with_(
-                to_target=tuple(each for each in world.to_target if not isinstance(each, h.SendAsk)),
-                to_source=tuple(each for each in world.to_source if not isinstance(each, h.AskAnswered)),
+                to_target=tuple(each for each in world.to_target if not isinstance(each.word, h.SendAsk)),
+                to_source=tuple(each for each in world.to_source if not isinstance(each.word, h.AskAnswered)),
                 late_to_target=(),
                 late_to_source=(),
                 left=fewer,

@@ -15,6 +15,7 @@ SHORT = {
     "a lost link, a call": Bounds(link_losses=1, calls=1),
     "a lost link, a lost answer": Bounds(link_losses=1, answer_losses=1),
     "a verdict on one that lives": Bounds(verdicts=1, calls=1),
+    "a move after one that was taken back": Bounds(moves=1),
     "another target, twice": Bounds(retargets=2, calls=1),
 }
 """In seconds, by the tests."""
@@ -31,6 +32,10 @@ LONG = {
     "a verdict on one that lives, a lost answer, a call": Bounds(verdicts=1, answer_losses=1, calls=1),
     "a verdict on one that lives, the row swept, a call": Bounds(verdicts=1, sweeps=1, calls=1),
     "a verdict on one that lives, a crash, a call": Bounds(verdicts=1, crashes=1, calls=1),
+    "a move after one that was taken back, a call": Bounds(moves=1, calls=1),
+    "two moves after one that was taken back, a lost answer": Bounds(moves=2, answer_losses=1),
+    "a move after one that was taken back, a lost link": Bounds(moves=1, link_losses=1),
+    "a move after one that was taken back, a crash": Bounds(moves=1, crashes=1),
     "a crash of the caller, a lost link": Bounds(caller_crashes=1, link_losses=1, calls=1),
     "another target, a lost link": Bounds(retargets=1, link_losses=1, calls=1),
 }

@@ -19,13 +19,32 @@ GRAIN = GrainId("room", "lobby")
 SOURCE, TARGET, THIRD = SiloAddress("source", 1), SiloAddress("target", 2), SiloAddress("third", 3)
 OLD, NEW, FRESH = "old", "new", "fresh"
 """The ids of the activations: the one that moves, the one that it becomes, and one that starts without its state."""
+NEXT = {1: NEW, 2: "new again", 3: "new once more"}
+"""What it becomes in each of its moves."""
 OFFERED = Entry(GRAIN, SOURCE, OLD, 1)
 BECAUSE = "fault"
 """The one reason for everything: reasons that differ would make states differ that do not."""
 
-Message: TypeAlias = h.SendAsk | h.SendOffer | h.SendWithdraw | h.AskAnswered | h.SendOfferAnswer | h.SendOpened
+Word: TypeAlias = h.SendAsk | h.SendOffer | h.SendWithdraw | h.AskAnswered | h.SendOfferAnswer | h.SendOpened
 LAST_WORDS = (h.SendOfferAnswer, h.SendOpened)
 """What a target says again when its link is lost."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A message of one move; an offer names the entry that is offered, and the id of the activation it becomes."""
+
+    move: int
+    word: Word
+    entry: Entry | None = None
+    successor: str = ""
+
+    @property
+    def is_last_word(self) -> bool:
+        return isinstance(self.word, LAST_WORDS)
+
+    @property
+    def name(self) -> str:
+        return type(self.word).__name__ if self.move == 1 else f"{type(self.word).__name__} of move {self.move}"
 
 
 class Violation(AssertionError):
@@ -53,6 +72,7 @@ class Ask(msgspec.Struct, frozen=True):
     is_look: bool = False
     answer: Entry | None = None
     carried_out: bool = False
+    move: int = 1
 
     @property
     def name(self) -> str:
@@ -98,6 +118,8 @@ class Bounds(msgspec.Struct, frozen=True):
     caller_crashes: int = 0
     retargets: int = 0
     calls: int = 0
+    moves: int = 0
+    """How often the grain is moved again after a move that was taken back."""
 
 
 class World(msgspec.Struct, frozen=True):
@@ -105,6 +127,9 @@ class World(msgspec.Struct, frozen=True):
 
     source: tuple[Any, ...] | None
     target: tuple[Any, ...] | None = None
+    move: int = 1
+    """Which move the source is at, or was at last; and the target."""
+    target_move: int = 0
     row: Entry | None = OFFERED
     epoch: int = 1
     """The counter of the directory's bucket."""
@@ -120,14 +145,14 @@ class World(msgspec.Struct, frozen=True):
     """Who is dead and does not know it: it starts no turn and asks the directory nothing, and may still speak."""
     work: tuple[tuple[SiloAddress, Work], ...] = ()
     asks: tuple[Ask, ...] = ()
-    to_target: tuple[Message, ...] = ()
-    to_source: tuple[Message, ...] = ()
-    late_to_target: tuple[Message, ...] = ()
-    late_to_source: tuple[Message, ...] = ()
+    to_target: tuple[Sent, ...] = ()
+    to_source: tuple[Sent, ...] = ()
+    late_to_target: tuple[Sent, ...] = ()
+    late_to_source: tuple[Sent, ...] = ()
     """On their way on the link that is lost: they may arrive until that is noticed."""
-    limbo: tuple[Message, ...] = ()
+    limbo: tuple[Sent, ...] = ()
     """What the target said on a link whose loss it has not noticed yet."""
-    said: tuple[Message, ...] = ()
+    said: tuple[Sent, ...] = ()
     """What it said on the present link, and was delivered: it may not know that."""
     unnoticed_loss: frozenset[SiloAddress] = frozenset()
     unnoticed_death: frozenset[SiloAddress] = frozenset()
@@ -142,8 +167,8 @@ class World(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **changes)
 
 
-SOURCE_ENTRY, SOURCE_PHASE = 0, 2
-TARGET_PHASE, TARGET_ENTRY = 3, 4
+SOURCE_ENTRY, SOURCE_SUCCESSOR, SOURCE_PHASE = 0, 1, 2
+TARGET_ACTIVATION, TARGET_OFFERED, TARGET_PHASE, TARGET_ENTRY = 1, 2, 3, 4
 """Where these fields of the cores stand."""
 
 
