@@ -53,6 +53,8 @@ class MigrationOutcome(msgspec.Struct, frozen=True, array_like=True):
     epoch: int = 0
     source_name: str = ""
     target_name: str = ""
+    on_busy: str = ""
+    """How running calls were treated: `wait`, `stay` or `interrupt`; empty where it did not come to that."""
 
     @property
     def moved(self) -> bool:

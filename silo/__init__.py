@@ -1,5 +1,6 @@
 """Silo: virtual actors that move between processes while they are being called."""
 
+from silo.activation.timers import GrainTimer
 from silo.client import Client
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.errors import (
@@ -76,6 +77,7 @@ __all__ = [
     "GrainId",
     "GrainKindUnknown",
     "GrainMoved",
+    "GrainTimer",
     "GrainUnplaceable",
     "HandshakeRefused",
     "InvalidGrain",

@@ -13,7 +13,7 @@ from silo.class_checks import DEFAULT_TIMEOUT, MethodSpec
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import CallExpired, Closed
 from silo.directory.membership import TurnRight
-from silo.kinds import GrainKind, kind_of
+from silo.kinds import GrainKind, OnBusy, kind_of
 from silo.messaging.permissions import CODEC_PLAIN
 from silo.migration.outcome import MigrationOutcome
 from silo.reference import CallOptions, make_reference
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 G = TypeVar("G")
 
 
-Move = Callable[[GrainId, str | SiloAddress | None, str, bool], Awaitable[MigrationOutcome]]
+Move = Callable[[GrainId, str | SiloAddress | None, str, bool, OnBusy | None], Awaitable[MigrationOutcome]]
 
 
 class CallIds:
@@ -61,7 +61,7 @@ class Caller:
     ) -> None:
         self.name = name
         self.move = move
-        """Moves a grain: (grain, target, reason, force)."""
+        """Moves a grain: (grain, target, reason, force, on_busy)."""
         self.closed = ""
         """Why no calls can be made any more; empty while they can."""
         self._book = book

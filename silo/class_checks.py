@@ -97,7 +97,8 @@ class Hooks:
     on_activate: Hook | None = None
     """`async (self[, reason: ActivationReason])`."""
     on_deactivate: Hook | None = None
-    """`async (self[, reason: DeactivationReason])`."""
+    """`async (self[, reason: DeactivationReason])`. A process that is killed runs no hook: what must survive is stored
+    when it changes, not here."""
     on_migrating: Hook | None = None
     """`async (self[, notice: MigrationNotice])`."""
     on_dehydrate: Hook | None = None

@@ -39,6 +39,7 @@ from silo.directory.errors import (
     SiloError,
     SiloUnavailable,
 )
+from silo.kinds import OnBusy
 from silo.logs import configure
 
 if TYPE_CHECKING:
@@ -219,6 +220,13 @@ def migrate(
     ] = None,
     reason: Annotated[str, typer.Option(help="Goes into logs and traces.")] = "admin",
     force: Annotated[bool, typer.Option("--force", help="Also a grain whose kind says migratable=False.")] = False,
+    on_busy: Annotated[
+        OnBusy | None,
+        typer.Option(
+            "--on-busy",
+            help="Running calls: wait for them, let the grain stay, or interrupt them; else as its kind says.",
+        ),
+    ] = None,
     cluster: ClusterOption = None,
     redis: RedisOption = None,
     gateway: GatewayOption = None,
@@ -230,7 +238,7 @@ def migrate(
     identities = [GrainId.parse(text) for text in grains]
 
     async def move(client: Client) -> list[MigrationOutcome]:
-        return [await client.migrate(each, to=to, reason=reason, force=force) for each in identities]
+        return [await client.migrate(each, to=to, reason=reason, force=force, on_busy=on_busy) for each in identities]
 
     outcomes = _with_client(move, _client_settings(cluster, redis, config), gateway, timeout)
     for outcome in outcomes:

@@ -26,7 +26,7 @@ from silo.directory.errors import (
 from silo.directory.membership import View
 from silo.gateway_choice import GatewayChoice
 from silo.gateways import GatewaySource, ListedGateways, RedisGateways
-from silo.kinds import GrainKind, KindRegistry, collect_kinds, kind_of
+from silo.kinds import GrainKind, KindRegistry, OnBusy, collect_kinds, kind_of, require_on_busy
 from silo.logs import get_logger
 from silo.messaging.greeting import Credentials, Identity, RefusalCode
 from silo.messaging.limits import MIB, LinkLimits
@@ -269,6 +269,7 @@ class Client:
         to: str | SiloAddress | None = None,
         reason: str = MoveReason.ADMIN,
         force: bool = False,
+        on_busy: OnBusy | None = None,
     ) -> MigrationOutcome:
         """Move a live grain to another silo; its calls go on meanwhile. Activates nothing.
 
@@ -276,15 +277,18 @@ class Client:
             grain: a reference or a GrainId.
             to: the name or address of a silo; without one, placement decides.
             force: move the grain even if its kind says `migratable=False`.
+            on_busy: how to treat calls that run: `"wait"` for them, let the grain `"stay"`, or `"interrupt"` them; what
+                its kind says if left out.
 
         Returns:
             What became of it: moved, or refused, aborted, not active, and why.
 
         Raises:
+            ValueError: `on_busy` is none of the ways there are.
             NotExecuted, OutcomeUnknown: the order could not be given, or its outcome could not be heard.
             PermissionRefused: the token does not allow the role `admin`.
         """
-        return await self._move(grain_id(grain), to, reason, force)
+        return await self._move(grain_id(grain), to, reason, force, on_busy)
 
     async def migrate_many(
         self,
@@ -293,6 +297,7 @@ class Client:
         to: str | SiloAddress | None = None,
         reason: str = MoveReason.ADMIN,
         force: bool = False,
+        on_busy: OnBusy | None = None,
     ) -> list[MigrationOutcome]:
         """Move many grains, each alone, with an outcome each, in their order; see `migrate`.
 
@@ -304,16 +309,19 @@ class Client:
         async def move(grain: Any) -> MigrationOutcome:
             async with slots:
                 try:
-                    return await self.migrate(grain, to=to, reason=reason, force=force)
+                    return await self.migrate(grain, to=to, reason=reason, force=force, on_busy=on_busy)
                 except (NotExecuted, OutcomeUnknown) as error:
                     status = MoveStatus.REFUSED if isinstance(error, NotExecuted) else MoveStatus.UNKNOWN
                     return MigrationOutcome(grain_id(grain), status, reason=reason, why=str(error))
 
         return list(await asyncio.gather(*(move(grain) for grain in grains)))
 
-    async def _move(self, grain: Any, to: str | SiloAddress | None, reason: str, force: bool) -> MigrationOutcome:
+    async def _move(
+        self, grain: Any, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
+    ) -> MigrationOutcome:
+        require_on_busy(on_busy)
         admin = await self._admin_client()
-        order = msgspec.msgpack.encode(MoveOrder("" if to is None else str(to), reason, force))
+        order = msgspec.msgpack.encode(MoveOrder("" if to is None else str(to), reason, force, on_busy or ""))
         answer = await admin._caller.control(grain, MIGRATE, order, MOVE_TIMEOUT_S)
         return msgspec.msgpack.decode(answer, type=MigrationOutcome)
 

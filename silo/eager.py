@@ -35,7 +35,7 @@ class EagerTasks:
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._ready: list[_Carrier] = []
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
         self._nested = 0
 
     def __len__(self) -> int:
@@ -78,6 +78,11 @@ class EagerTasks:
         else:  # who has kept hold of it may cancel it yet, and would mean the coroutine that is over
             carrier.task.cancel()
 
+    def own(self, task: asyncio.Task[Any]) -> None:
+        """Own a task that was begun elsewhere, until it ends."""
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
     async def close(self, timeout_s: float) -> int:
         """Cancel all that is not over; returns how many still are not, that much later."""
         tasks = self._running | {carrier.task for carrier in self._ready}
@@ -100,7 +105,7 @@ class _Carrier(Coroutine[Any, Any, None]):
         loop: asyncio.AbstractEventLoop,
         name: str,
         context: contextvars.Context,
-        running: set[asyncio.Task[None]],
+        running: set[asyncio.Task[Any]],
     ) -> None:
         self._loop = loop
         self._running = running

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+from collections.abc import Coroutine, Generator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import SiloError
 from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import Participant
+
+if TYPE_CHECKING:
+    from silo.activation.timers import GrainTimer, TimerCallback
+    from silo.kinds import OnBusy
 
 T = TypeVar("T")
 
@@ -50,8 +56,31 @@ class GrainContext(Protocol):
         """A reference to another grain, whose calls come from this one."""
         ...
 
-    def request_move(self, to: str | SiloAddress | None, reason: str, force: bool) -> MoveRequest:
+    def request_move(
+        self, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
+    ) -> MoveRequest:
         """Move this activation once its current turn has ended; placement decides where `to` is None."""
+        ...
+
+    def create_task(self, coroutine: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
+        """Run a coroutine beside the turns, no longer than the activation."""
+        ...
+
+    def register_timer(
+        self,
+        callback: TimerCallback | str,
+        due_s: float,
+        period_s: float | None,
+        *,
+        name: str | None,
+        interleave: bool,
+        keep_alive: bool,
+    ) -> GrainTimer:
+        """Call a method of the grain later, and again, as turns of it."""
+        ...
+
+    def block_migration(self, why: str) -> AbstractContextManager[None]:
+        """Do not move the grain while the block is open."""
         ...
 
     def request_deactivation(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import InvalidSettings, SiloError
 from silo.directory.membership import View
-from silo.kinds import GrainKind, KindRegistry, collect_kinds, kind_of
+from silo.kinds import GrainKind, KindRegistry, OnBusy, collect_kinds, kind_of
 from silo.logs import get_logger
 from silo.migration.outcome import MigrationOutcome, MoveReason
 from silo.placement.rules import parse_rule
@@ -216,9 +216,10 @@ class Silo:
         to: str | SiloAddress | None = None,
         reason: str = MoveReason.ADMIN,
         force: bool = False,
+        on_busy: OnBusy | None = None,
     ) -> MigrationOutcome:
         """Move a grain that is active somewhere; see `Client.migrate`."""
-        return await self._running.migrate(grain_id(grain), to, reason, force)
+        return await self._running.migrate(grain_id(grain), to, reason, force, on_busy)
 
     def activations(self) -> Sequence[GrainId]:
         """The grains that are active here."""

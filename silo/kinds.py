@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
-from typing import Literal, TypedDict, cast
+from typing import Literal, TypedDict, cast, get_args
 
 from silo.class_checks import Hooks, MethodSpec, read_class, suggestion
 from silo.directory.addresses import KIND_PATTERN
@@ -20,6 +20,7 @@ KIND = "__silo_kind__"
 Reentrance = bool | Literal["call_chain"]
 OnBusy = Literal["wait", "stay", "interrupt"]
 OnParticipantError = Literal["abort", "skip"]
+ON_BUSY: tuple[OnBusy, ...] = get_args(OnBusy)
 
 
 class GrainOptions(TypedDict, total=False):
@@ -36,6 +37,7 @@ class GrainOptions(TypedDict, total=False):
     queue_bytes_max: int
     drain_timeout: float | timedelta
     on_participant_error: OnParticipantError
+    drain_tasks: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +60,7 @@ class GrainKind:
     queue_bytes_max: int | None = None
     drain_timeout_s: float | None = None
     on_participant_error: OnParticipantError = "abort"
+    drain_tasks: bool = False
 
     @property
     def origin(self) -> str:
@@ -101,12 +104,20 @@ def make_kind(cls: type, options: Mapping[str, object]) -> GrainKind:
         migratable=cast("bool", chosen.one_of("migratable", (True, False))),
         collect_after_s=chosen.seconds("collect_after"),
         version=chosen.number("version") or 1,
-        on_busy=cast("OnBusy", chosen.one_of("on_busy", ("wait", "stay", "interrupt"))),
+        on_busy=cast("OnBusy", chosen.one_of("on_busy", ON_BUSY)),
         queue_calls_max=chosen.number("queue_calls_max"),
         queue_bytes_max=chosen.number("queue_bytes_max"),
         drain_timeout_s=chosen.seconds("drain_timeout"),
         on_participant_error=cast("OnParticipantError", chosen.one_of("on_participant_error", ("abort", "skip"))),
+        drain_tasks=cast("bool", chosen.one_of("drain_tasks", (False, True))),
     )
+
+
+def require_on_busy(on_busy: OnBusy | None) -> None:
+    """Raise ValueError unless it is one of the ways to treat running calls, or None for what the kind says."""
+    if on_busy is not None and on_busy not in ON_BUSY:  # callers may be untyped
+        wanted = ", ".join(map(repr, ON_BUSY))
+        raise ValueError(f"on_busy={on_busy!r}: one of {wanted} is wanted{suggestion(str(on_busy), ON_BUSY)}")
 
 
 def kind_of(grain: object) -> GrainKind:

@@ -30,6 +30,10 @@ SETTLE_S = 5.0
 """How long a leaving silo waits for its peers to confirm that they have what it sent, and send it nothing more."""
 
 
+LEAVE_BEHIND_AT = 0.75
+"""After this share of its time a silo that leaves waits for running turns no longer: the rest is for moving grains."""
+
+
 async def while_leased(work: Coroutine[Any, Any, None], right: TurnRight, return_within_s: float) -> None:
     """Do the work of leaving for as long as this silo has a lease: without one it could only wait.
 
@@ -62,10 +66,13 @@ async def _lapsed(right: TurnRight, return_within_s: float) -> None:
             return
 
 
-async def move_everything(catalog: Catalog, moves: Moves) -> None:
+async def move_everything(catalog: Catalog, moves: Moves, leave_by: float | None = None) -> None:
     """Move what can be moved, deactivate the rest; what arrives or activates meanwhile as well.
 
     A silo that does not take a grain is no reason to give up its state: others may, or it may a moment later.
+
+    Args:
+        leave_by: the loop's time from which on grains move though turns of theirs still run.
     """
     failed: dict[str, list[SiloAddress]] = {}
     """Where activations could not go, by their ids."""
@@ -76,6 +83,7 @@ async def move_everything(catalog: Catalog, moves: Moves) -> None:
                     activation,
                     None,
                     MoveReason.SILO_STOPPING,
+                    leave_by=leave_by,
                     avoiding=failed.get(activation.activation_id, ())[-1:],
                 )
                 for activation in activations

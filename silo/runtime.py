@@ -18,8 +18,8 @@ from silo.directory.errors import Closed, HandshakeRefused, MembershipUnavailabl
 from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, View
 from silo.directory.registrar import Registrar
 from silo.gateway import Gateway
-from silo.kinds import KindRegistry
-from silo.leaving import move_everything, say_last_words, while_leased
+from silo.kinds import KindRegistry, OnBusy, require_on_busy
+from silo.leaving import LEAVE_BEHIND_AT, move_everything, say_last_words, while_leased
 from silo.loads import Loads
 from silo.logs import get_logger
 from silo.management_values import SiloReport
@@ -300,6 +300,7 @@ class Runtime:
                 self.moves.begin,
                 lambda activation: self.catalog.begin_deactivation(activation, DeactivationReason.APPLICATION),
                 self._telemetry,
+                new_call_id=ids,
             )
         )
         self.placement.attach(self.loads)
@@ -427,9 +428,12 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------------------ moves
 
-    async def migrate(self, grain: GrainId, to: str | SiloAddress | None, reason: str, force: bool) -> MigrationOutcome:
+    async def migrate(
+        self, grain: GrainId, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
+    ) -> MigrationOutcome:
         """Move a grain, wherever it is active."""
-        order = msgspec.msgpack.encode(MoveOrder("" if to is None else str(to), reason, force))
+        require_on_busy(on_busy)
+        order = msgspec.msgpack.encode(MoveOrder("" if to is None else str(to), reason, force, on_busy or ""))
         moving = self.settings.migration
         timeout_s = moving.drain_timeout_s + moving.ask_timeout_s + moving.offer_timeout_s + MOVE_ANSWER_S
         answer = await self.caller.control(grain, MIGRATE, order, timeout_s)
@@ -445,9 +449,10 @@ class Runtime:
 
         What needs Redis is given up once the lease has run out: from then on nothing here may take effect anyway.
         """
+        leave_by = asyncio.get_running_loop().time() + timeout_s * LEAVE_BEHIND_AT
         try:
             async with asyncio.timeout(timeout_s):
-                await while_leased(self._leave(), self.membership.right, self.settings.lease.return_within_s)
+                await while_leased(self._leave(leave_by), self.membership.right, self.settings.lease.return_within_s)
         except TimeoutError:
             log.warning("silo.drain_unfinished", activations=len(self.catalog), calls=len(self.book))
         except SiloError as error:
@@ -457,11 +462,11 @@ class Runtime:
             self.book.fail_all(Closed(f"{self.name} had to stop before the call was answered"))
             await self._close(goodbye=True)
 
-    async def _leave(self) -> None:
+    async def _leave(self, leave_by: float) -> None:
         await self._stop_serving()
         await self.membership.advance(SiloStatus.LEAVING)
         self.gateway.go_away()
-        await move_everything(self.catalog, self.moves)
+        await move_everything(self.catalog, self.moves, leave_by)
         await say_last_words(self.links, self.book)
 
     async def _stop_serving(self) -> None:

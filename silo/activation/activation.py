@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import enum
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from contextlib import contextmanager
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from silo.activation.timers import GrainTimer, Tick, TimerCallback
 from silo.activation.turn_context import TurnContext, current_turn
 from silo.activation.turns import Admission, TurnQueue
+from silo.activation.work import GrainWork
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.errors import (
     ActivationFailed,
@@ -30,7 +33,7 @@ from silo.directory.errors import (
 from silo.directory.membership import TurnRight
 from silo.eager import EagerTasks
 from silo.grain_context import current_activation
-from silo.kinds import GrainKind
+from silo.kinds import GrainKind, OnBusy
 from silo.logs import get_logger
 from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import Participant, ParticipantSet
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 G = TypeVar("G")
+T = TypeVar("T")
 THE_PROCESS_ENDS = (KeyboardInterrupt, GeneratorExit)
 """What grain code may raise, or have raised in it, that is not an answer to anybody: the process, or its loop, ends."""
 THE_PROCESS_ENDS_OR_A_TASK = (*THE_PROCESS_ENDS, asyncio.CancelledError)
@@ -86,7 +90,9 @@ class Premises:
     on_forwarded_start: Callable[[Call], None]
     """Told when the turn of a call that came by way of another silo starts."""
     reference: Callable[[type[Any], str], Any]
-    begin_move: Callable[[Activation, str | SiloAddress | None, str, bool], asyncio.Future[MigrationOutcome]]
+    begin_move: Callable[
+        [Activation, str | SiloAddress | None, str, bool, OnBusy | None], asyncio.Future[MigrationOutcome]
+    ]
     begin_deactivation: Callable[[Activation], None]
     telemetry: Telemetry | None = None
     base_context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -94,7 +100,9 @@ class Premises:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     """The loop of this silo. Asking for it takes a system call, and turns need it several times each."""
     running: EagerTasks = field(default_factory=lambda: EagerTasks("turn"))
-    """The turns that run, of whichever activation."""
+    """The turns that run, of whichever activation, and the tasks of grains."""
+    new_call_id: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
+    """Numbers for the calls that timers make."""
 
 
 class Activation:
@@ -107,6 +115,7 @@ class Activation:
         "_premises",
         "activation_id",
         "entry",
+        "has_left_behind",
         "id",
         "instance",
         "kind",
@@ -117,6 +126,7 @@ class Activation:
         "state",
         "turns",
         "wants_deactivation",
+        "work",
     )
 
     def __init__(self, grain: GrainId, kind: GrainKind, activation_id: str, premises: Premises) -> None:
@@ -136,6 +146,10 @@ class Activation:
         self.move: Any = None
         """The move under way, where there is one."""
         self.wants_deactivation = False
+        self.work: GrainWork | None = None
+        """What it has under way beside its turns, where there is anything."""
+        self.has_left_behind = False
+        """Whether turns still run here that count no more."""
         self._opened: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._holds = 0
@@ -167,6 +181,13 @@ class Activation:
             case Admission.FULL_BYTES:
                 what = f"{self.id} has calls of {self.turns.waiting_bytes} bytes waiting; {call.size} more are too many"
                 self._refuse(call, what, "queue_bytes_max")
+
+    def admit_tick(self, tick: Tick) -> None:
+        """Take in what a timer of this activation calls."""
+        if self.turns.admit(tick, forced=True) is Admission.START:
+            self._start(tick)
+        else:
+            tick.queued_at = self._premises.loop.time()
 
     def _refuse(self, call: Call, what: str, limit: str) -> None:
         if self._premises.telemetry is not None:
@@ -224,6 +245,8 @@ class Activation:
             answer = Answer.failed(OutcomeUnknown(what))
         finally:
             call.task = None
+            if call.left_behind:
+                answer = None  # its caller has been told
             self._ended(call, answer, started)
 
     def _refused_at_start(self, call: Call, now: float) -> Answer | None:
@@ -233,6 +256,8 @@ class Activation:
             return Answer.failed(CallExpired(f"{self.id}.{call.method}: the deadline passed while the call was queued"))
         if call.interrupted:
             return Answer.failed(NotExecuted(f"{self.id}.{call.method} was not begun, since the grain had to move"))
+        if call.left_behind:
+            return Answer.failed(OutcomeUnknown(f"{self.id}.{call.method} was left behind before it was begun"))
         return None
 
     async def _run(self, call: Call) -> Answer:
@@ -270,7 +295,9 @@ class Activation:
 
     def _ended(self, call: Call, answer: Answer | None, started: float) -> None:
         premises = self._premises
-        now = self.last_used = premises.loop.time()
+        now = premises.loop.time()
+        if not isinstance(call, Tick) or call.keep_alive:
+            self.last_used = now
         telemetry = premises.telemetry
         if telemetry is not None and answer is not None:
             telemetry.turn_ended(call, answer, started, now)
@@ -284,6 +311,24 @@ class Activation:
         if self.turns.running_count == 0:
             self._wake_drained()
 
+    def leave_behind(self) -> int:
+        """What still runs counts no more: its callers hear that the outcome is unknown. Returns how many turns it was.
+
+        It is not killed; whatever it does through the runtime from here on raises GrainMoved.
+        """
+        running = self.turns.running
+        self.has_left_behind = self.has_left_behind or bool(running)
+        for call in running:
+            what = f"{self.id}.{call.method} was still running when the grain had to move, and was left behind"
+            call.on_answer(call, Answer.failed(OutcomeUnknown(what)))
+            call.left_behind = True
+            for _ in self.turns.end(call):
+                raise AssertionError("a turn started while the grain drains")
+        if self.work is not None:
+            self.work.cancel_tasks()
+        self._wake_drained()
+        return len(running)
+
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
     def open(self) -> None:
@@ -294,6 +339,8 @@ class Activation:
         self.last_used = asyncio.get_running_loop().time()
         self._wake_opened()
         self._wake_drained()
+        if self.work is not None:
+            self.work.timers.resume()
         self._start_all(self.turns.release())
         if self.wants_deactivation:  # asked for while it could not be done: what has just started still ends here
             self._premises.begin_deactivation(self)
@@ -303,18 +350,44 @@ class Activation:
         self._holds += 1
         self.state = State.DRAINING
         self.turns.hold()
+        if self.work is not None:
+            self.work.timers.rest()
 
     async def drained(self) -> bool:
-        """Wait, while it is held, until no turn runs. False if it was opened again, or has gone, before that."""
+        """Wait, while it is held, until no turn runs; then end the grain's tasks, or first wait for them too, as its
+        kind says. False if it was opened again, or has gone, before that.
+        """
         hold = self._holds
-        while self.state is State.DRAINING and self._holds == hold and self.turns.running_count:
+        while self.state is State.DRAINING and self._holds == hold and self.busy_count:
             if self._drained is None or self._drained.done():
                 self._drained = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._drained)
         if self.state is not State.DRAINING or self._holds != hold:
             return False
         self.state = State.CLOSED
-        return True
+        if self.work is None:
+            return True
+        await self.work.end_tasks()
+        return self.state is State.CLOSED
+
+    @property
+    def busy_count(self) -> int:
+        """What a drain waits for: the running turns, and the grain's tasks where its kind says so."""
+        tasks = self.work.task_count if self.work is not None and self.kind.drain_tasks else 0
+        return self.turns.running_count + tasks
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its turns run: those that wait for their turn, or the last ones."""
+        return self.state in (State.OPEN, State.DRAINING)
+
+    @property
+    def starts_turns(self) -> bool:
+        return self.state is State.OPEN
+
+    def work_ended(self) -> None:
+        if not self.busy_count:
+            self._wake_drained()
 
     def _wake_drained(self) -> None:
         if self._drained is not None and not self._drained.done():
@@ -339,6 +412,8 @@ class Activation:
             call.interrupted = True
             if call.task is not None:
                 call.task.cancel()
+        if self.work is not None:
+            self.work.cancel_tasks()
 
     @property
     def right(self) -> TurnRight:
@@ -354,12 +429,19 @@ class Activation:
         self.turns.hold()
         self._wake_opened()
         self._wake_drained()
-        return self.turns.take_waiting()
+        waiting = self.turns.take_waiting()
+        return waiting if self.work is None else self.work.abandon(waiting)
 
     def check_alive(self) -> None:
         """Raises GrainMoved for code that an activation has left behind."""
-        if self.state is State.GONE:
+        if self.state is State.GONE or (self.has_left_behind and self._is_left_behind()):
             raise GrainMoved(f"{self.id} is no longer served by this activation: what it left running may not act")
+
+    @staticmethod
+    def _is_left_behind() -> bool:
+        """Whether what runs now is a turn that counts no more."""
+        turn = current_turn.get()
+        return turn is not None and turn.call is not None and turn.call.left_behind
 
     async def in_hook(
         self, hook: Callable[[], Awaitable[None]], timeout_s: float, awaited_by: Call | None = None
@@ -427,15 +509,78 @@ class Activation:
     def reference(self, kind: type[G], key: str) -> G:
         return cast("G", self._premises.reference(kind, key))
 
-    def request_move(self, to: str | SiloAddress | None, reason: str, force: bool) -> PendingMove:
+    def request_move(
+        self, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
+    ) -> PendingMove:
         self.check_alive()
-        return PendingMove(self, self._premises.begin_move(self, to, reason, force))
+        return PendingMove(self, self._premises.begin_move(self, to, reason, force, on_busy))
 
     def request_deactivation(self) -> None:
         self.check_alive()
         self.wants_deactivation = True
         if self.state is State.OPEN:
             self._premises.begin_deactivation(self)
+
+    def create_task(self, coroutine: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
+        try:
+            self.check_alive()
+        except GrainMoved:
+            coroutine.close()
+            raise
+        return self._working().spawn(coroutine, name)
+
+    def own_task(self, coroutine: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
+        """A task in which code acts for this activation; it ends when the silo does."""
+        premises = self._premises
+
+        async def run() -> T:
+            self._enter(None, None)
+            return await coroutine
+
+        context = premises.base_context.copy()
+        task = premises.loop.create_task(run(), name=name or f"task of {self.id}", context=context)
+        premises.running.own(task)
+        return task
+
+    def register_timer(
+        self,
+        callback: TimerCallback | str,
+        due_s: float,
+        period_s: float | None,
+        *,
+        name: str | None,
+        interleave: bool,
+        keep_alive: bool,
+    ) -> GrainTimer:
+        self.check_alive()
+        timers = self._working().timers
+        return timers.register(callback, due_s, period_s, name=name, interleave=interleave, keep_alive=keep_alive)
+
+    def block_migration(self, why: str) -> AbstractContextManager[None]:
+        self.check_alive()
+        return self._working().blocked(why)
+
+    def _working(self) -> GrainWork:
+        if self.work is None:
+            self.work = GrainWork(self)
+        return self.work
+
+    @property
+    def system_participants(self) -> tuple[Participant, ...]:
+        """The runtime's own parts of this activation that hand over soft state."""
+        return (self.work.timers,) if self.work is not None and len(self.work.timers) else ()
+
+    @property
+    def arriving_parts(self) -> tuple[Participant, ...]:
+        """All of those parts that there can be, for what arrives."""
+        return (self._working().timers,)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._premises.loop
+
+    def new_call_id(self) -> int:
+        return self._premises.new_call_id()
 
     def add_participant(self, participant: Participant) -> None:
         if self.participants is None:

@@ -14,9 +14,10 @@ from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import GrainUnplaceable, MembershipUnavailable, SiloError
 from silo.directory.membership import SiloStatus, Table, View
 from silo.instances import parts_of, refusal_to_migrate
+from silo.kinds import OnBusy
 from silo.migration import handover
 from silo.migration.outcome import MigrationOutcome, MoveStatus
-from silo.migration.participants import PARTICIPANT_PREFIX
+from silo.migration.participants import PARTICIPANT_PREFIX, SYSTEM_PREFIX
 from silo.migration.payload import refusals
 from silo.moving.parts import MIGRATE, MoveOrder, MoveParts
 from silo.moving.source import SourceMove
@@ -60,27 +61,43 @@ class Moves:
         to: str | SiloAddress | None,
         reason: str,
         force: bool = False,
+        on_busy: OnBusy | None = None,
         trace: str | None = None,
         *,
         avoiding: Collection[SiloAddress] = (),
+        leave_by: float | None = None,
     ) -> asyncio.Future[MigrationOutcome]:
         """Begin to move an activation. A second move of it joins the first, whose target it may still change.
 
         Args:
+            on_busy: how to treat running calls; None for what the kind says.
             avoiding: silos that placement shall not choose, unless there is no other.
             trace: the traceparent of what asked for it; None for whatever runs now.
+            leave_by: the loop's time at which the grain moves though turns still run, which are left behind; None to
+                give the move up instead.
         """
         row = self._parts.membership.view.named(str(to)) if to else None
         if to and (row is None or row.status is SiloStatus.JOINING):  # it may have joined a moment ago
-            return self.tasks.spawn(self._begin_after_refresh(activation, to, reason, force, trace), f"look for {to}")
-        return self._begin(activation, to, reason, force, trace, avoiding)
+            beginning = self._begin_after_refresh(activation, to, reason, force, on_busy, trace)
+            return self.tasks.spawn(beginning, f"look for {to}")
+        outcome = self._begin(activation, to, reason, force, on_busy, trace, avoiding)
+        move: SourceMove | None = activation.move
+        if leave_by is not None and move is not None:
+            move.must_leave_by(leave_by)
+        return outcome
 
     async def _begin_after_refresh(
-        self, activation: Activation, to: str | SiloAddress, reason: str, force: bool, trace: str | None
+        self,
+        activation: Activation,
+        to: str | SiloAddress,
+        reason: str,
+        force: bool,
+        on_busy: OnBusy | None,
+        trace: str | None,
     ) -> MigrationOutcome:
         with contextlib.suppress(MembershipUnavailable):  # then the view that there is must do
             await self._parts.membership.refresh()
-        return await self._begin(activation, to, reason, force, trace)
+        return await self._begin(activation, to, reason, force, on_busy, trace)
 
     def _begin(
         self,
@@ -88,6 +105,7 @@ class Moves:
         to: str | SiloAddress | None,
         reason: str,
         force: bool,
+        on_busy: OnBusy | None,
         trace: str | None,
         avoiding: Collection[SiloAddress] = (),
     ) -> asyncio.Future[MigrationOutcome]:
@@ -99,10 +117,11 @@ class Moves:
             return self._refused(activation, reason, why, target)
         move: SourceMove | None = activation.move
         if move is None:
-            move = SourceMove(self, self._parts, activation, target, reason, trace)
+            move = SourceMove(self, self._parts, activation, target, reason, on_busy, trace)
             self.tasks.spawn(self._when_free(move), f"move {activation.id}")
         else:
             move.retarget(target)
+            move.treat_busy(on_busy)
         return move.outcome
 
     async def _when_free(self, move: SourceMove) -> None:
@@ -201,7 +220,7 @@ class Moves:
                 call, MigrationOutcome(call.grain, MoveStatus.REFUSED, self._parts.me, None, order.reason, why)
             )
             return
-        outcome = self.begin(activation, order.to or None, order.reason, order.force, call.trace)
+        outcome = self.begin(activation, order.to or None, order.reason, order.force, order.on_busy or None, call.trace)
         outcome.add_done_callback(lambda done: answer_outcome(call, done.result()) if not done.cancelled() else None)
 
     # ----------------------------------------------------------------------------------------------------------- frames
@@ -250,7 +269,8 @@ class Moves:
             return f"{payload_bytes} bytes of state are more than the {most} that {parts.name} takes"
         if len(self._arriving) >= parts.limits.arrivals_in_flight_max:
             return f"{parts.name} has {len(self._arriving)} grains arriving, as many as it takes at a time"
-        fields = {name: schema for name, schema in offered.items() if not name.startswith(PARTICIPANT_PREFIX)}
+        later = (PARTICIPANT_PREFIX, SYSTEM_PREFIX)  # known once the grain is constructed
+        fields = {name: schema for name, schema in offered.items() if not name.startswith(later)}
         failures = refusals(parts_of(kind, object()), fields)
         return "; ".join(str(failure.error) for failure in failures)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -12,6 +12,7 @@ from silo.activation.catalog import Catalog
 from silo.directory.addresses import SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.membership import Membership
+from silo.kinds import OnBusy
 from silo.migration.outcome import MoveReason
 from silo.placement.decision import Placement
 from silo.routing.call import ValueCodec
@@ -34,6 +35,8 @@ class MoveOrder(msgspec.Struct, array_like=True, frozen=True):
     """The name or address of a silo; empty to let placement choose."""
     reason: str = MoveReason.ADMIN
     force: bool = False
+    on_busy: Literal["", OnBusy] = ""
+    """How to treat running calls; empty for what the kind says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from silo.activation.activation import Activation
 from silo.instances import parts_of
 from silo.logs import get_logger
+from silo.migration.participants import SYSTEM_PREFIX
 from silo.migration.payload import Payload, rehydrate, unpack
 from silo.moving.parts import MoveParts
 
@@ -24,10 +25,14 @@ def restore(parts: MoveParts, activation: Activation, body: bytes) -> Payload:
         Exception: what the grain's constructor raised.
     """
     payload = unpack(body, bytes_max=parts.limits.payload_bytes_max)
+    activation.participants = None  # of an earlier instance, where this one takes its place
+    activation.work = None
     parts.catalog.build(activation)
+    carries_system_parts = any(entry.name.startswith(SYSTEM_PREFIX) for entry in payload.entries)
+    system = activation.arriving_parts if carries_system_parts else ()
     skipped = activation.run_sync(
         lambda: rehydrate(
-            parts_of(activation.kind, activation.instance, activation.participants or ()),
+            parts_of(activation.kind, activation.instance, activation.participants or (), system),
             payload,
             parts.codec,
             skip_failing=activation.kind.on_participant_error == "skip",

@@ -12,6 +12,7 @@ from silo.directory.addresses import Entry, SiloAddress
 from silo.directory.contract import Registration
 from silo.directory.errors import GrainMoved, SiloError, SiloFenced
 from silo.instances import parts_of, refusal_to_migrate
+from silo.kinds import OnBusy
 from silo.logs import get_logger
 from silo.migration import handover
 from silo.migration.handover import Source, SourcePhase
@@ -41,6 +42,7 @@ class SourceMove:
         activation: Activation,
         target: SiloAddress,
         reason: str,
+        on_busy: OnBusy | None,
         trace: str | None,
     ) -> None:
         assert activation.entry is not None or activation.state in (State.REGISTERING, State.STARTING)
@@ -50,8 +52,12 @@ class SourceMove:
         self._parts = parts
         self._activation = activation
         self._reason = reason
+        self._on_busy: OnBusy = on_busy or activation.kind.on_busy
+        self._on_busy_by = "its kind says" if on_busy is None else "it was asked to"
         self._number = moves.enter(self)
         self._core: Source | None = None
+        self._leave_by: float | None = None
+        """When what still runs is left behind, in the loop's time; None for a move that is rather given up."""
         self._timer: asyncio.TimerHandle | None = None
         """Of the step under way."""
         self._ask_timer: asyncio.TimerHandle | None = None
@@ -101,6 +107,28 @@ class SourceMove:
             self._number = self._moves.enter(self)  # an answer of the earlier target counts no more
             self.target = target
             self.post(handover.Retargeted())
+
+    def treat_busy(self, on_busy: OnBusy | None) -> None:
+        """The last order that says how to treat running calls wins, as long as any may run."""
+        if on_busy is None:
+            return
+        self._on_busy = on_busy
+        self._on_busy_by = "it was asked to"
+        if self._waits_for_calls:
+            self._treat_running_calls()
+
+    def must_leave_by(self, leave_by: float) -> None:
+        """The silo ends: at that time of the loop the grain moves, whatever still runs."""
+        self._leave_by = leave_by if self._leave_by is None else min(leave_by, self._leave_by)
+        if self._waits_for_calls:
+            self._time_drain()
+
+    @property
+    def _waits_for_calls(self) -> bool:
+        core = self._core
+        return (
+            core is not None and core.phase is SourcePhase.DRAINING and not core.drained and self._paused_at is not None
+        )
 
     def post(self, event: handover.Event) -> None:
         if isinstance(event, handover.AskAnswered) and self._ask_timer is not None:
@@ -186,7 +214,9 @@ class SourceMove:
 
     def _all_parts(self) -> tuple[Part, ...]:
         activation = self._activation
-        return parts_of(activation.kind, activation.instance, activation.participants or ())
+        return parts_of(
+            activation.kind, activation.instance, activation.participants or (), activation.system_participants
+        )
 
     def _hold(self) -> bool:
         """Let no new turn start, unless that is so already. False where there is nothing to drain any more."""
@@ -202,38 +232,79 @@ class SourceMove:
         activation.hold()
         return True
 
+    @property
+    def _drain_timeout_s(self) -> float:
+        if self._leave_by is not None:
+            return max(0.0, self._leave_by - asyncio.get_running_loop().time())
+        return self._activation.kind.drain_timeout_s or self._parts.limits.drain_timeout_s
+
     async def _drain(self) -> None:
-        activation, limits = self._activation, self._parts.limits
-        timeout_s = activation.kind.drain_timeout_s or limits.drain_timeout_s
+        activation = self._activation
+        timeout_s = self._drain_timeout_s
         hook = activation.kind.hooks.on_migrating
         if hook is not None:
             notice = MigrationNotice(self._reason, self._target_name, timeout_s)
 
             async def give_notice() -> None:
                 await hook(activation.instance, notice)
-                self._hold()  # in the very step in which the hook ends: nothing slips in between
+                if activation.work is None or not activation.work.block:
+                    self._hold()  # in the very step in which the hook ends: nothing slips in between
 
             try:
-                await activation.in_hook(give_notice, limits.notice_timeout_s)
+                await activation.in_hook(give_notice, min(self._parts.limits.notice_timeout_s, timeout_s))
             except SiloFenced:
                 raise
             except Exception as error:
                 log.warning("migration.notice_failed", grain=str(activation.id), exc_info=error)
-        if not self._hold():
+        if not await self._unblocked() or not self._hold():
             return
-        match activation.kind.on_busy:
-            case "stay" if activation.turns.running_count:
-                self.post(
-                    handover.Failed(f"it is busy: {activation.turns.running_count} calls run, and its kind says stay")
-                )
-                return
-            case "interrupt":
-                activation.interrupt()
-            case _:
-                pass
-        self._set_timer(timeout_s, f"its running calls did not end within {timeout_s} s")
+        self._time_drain()
+        self._treat_running_calls()
         if await activation.drained():
             self.post(handover.Drained())
+
+    async def _unblocked(self) -> bool:
+        """Wait for the end of what the grain does not want to be moved in; False where the move ends before that."""
+        work = self._activation.work
+        if work is None or not work.block:
+            return True
+        why = work.block
+        if self._on_busy == "stay" and self._leave_by is None:
+            self.post(handover.Failed(f"it is busy: {why}, and {self._on_busy_by} stay"))
+            return False
+        timeout_s = self._drain_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await work.unblocked()
+        except TimeoutError:
+            if self._leave_by is None:
+                self.post(handover.TimedOut(f"it was not to be moved for {timeout_s} s: {why}"))
+                return False
+            log.warning("migration.block_ignored", grain=str(self._activation.id), why=why)
+        return True
+
+    def _time_drain(self) -> None:
+        timeout_s = self._drain_timeout_s
+        if self._leave_by is None:
+            self._set_timer(timeout_s, f"its running calls did not end within {timeout_s} s")
+        else:
+            self._cancel_timer()
+            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._leave_behind)
+
+    def _leave_behind(self) -> None:
+        if self._waits_for_calls:
+            turns = self._activation.leave_behind()
+            log.warning("migration.turns_left_behind", grain=str(self._activation.id), turns=turns)
+
+    def _treat_running_calls(self) -> None:
+        running = self._activation.busy_count
+        match self._on_busy:
+            case "stay" if running and self._leave_by is None:
+                self.post(handover.Failed(f"it is busy: {running} calls or tasks run, and {self._on_busy_by} stay"))
+            case "interrupt":
+                self._activation.interrupt()
+            case _:
+                pass
 
     def _deactivate(self) -> None:
         if self._activation.kind.hooks.on_deactivate is None:
@@ -326,6 +397,9 @@ class SourceMove:
             return  # somebody has activated it here meanwhile
         activation.entry = self._core.entry
         self._parts.cache.forget_grain(activation.id)
+        if activation.has_left_behind:  # what runs on has that instance; turns that begin now must not share it
+            await self._rebuild()
+            return
         if reactivate:
             activation.state = State.STARTING
             try:
@@ -340,6 +414,7 @@ class SourceMove:
 
     async def _rebuild(self) -> None:
         activation, catalog = self._activation, self._parts.catalog
+        activation.state = State.STARTING
         try:
             restore(self._parts, activation, self._payload or self._packed_again())
             await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
@@ -380,6 +455,7 @@ class SourceMove:
             self._core.epoch if self._core is not None else 0,
             self._parts.name,
             self._target_name,
+            self._on_busy,
         )
         if self._record is not None:
             self._record.ended(outcome)

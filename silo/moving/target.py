@@ -142,12 +142,8 @@ class TargetMove:
     async def _give_back(self) -> None:
         await self._activation.right.held()
         offered = self._offer.entry
+        # To a source that has died, too: the next call takes over what a dead silo has, and no move deletes a row.
         back = Registration(offered.grain, self._peer, offered.activation, self._core.entry, offered.epoch)
-        if self._parts.membership.view.is_dead(self._peer):
-            if self._core.entry is not None:
-                await self._parts.catalog.unregister(self._core.entry)
-            self.post(handover.Registered(None))
-            return
         self.post(handover.Registered(await self._parts.catalog.register(back, until_answered=True)))
 
     def _discard(self, entry: Entry | None, why: str) -> None:

@@ -131,6 +131,8 @@ class Call(msgspec.Struct, eq=False):
     answered: bool = False
     cancelled: bool = False
     interrupted: bool = False
+    left_behind: bool = False
+    """Its turn runs on without counting: the grain had to move."""
     queued_at: float = 0.0
     task: asyncio.Task[None] | None = None
     """The turn that runs it here."""

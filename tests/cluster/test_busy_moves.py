@@ -10,10 +10,11 @@ import pytest
 from silo.activation.activation import State
 from silo.directory.errors import GrainMoved, OutcomeUnknown
 from silo.grain import Grain, current_grain, grain, read_only, soft_state
+from silo.migrate import migrate
 from silo.migration.lifecycle import MigrationNotice
 from silo.migration.outcome import MoveStatus
 from silo.migration.participants import DehydrateContext, RehydrateContext
-from silo.reference import with_hint
+from silo.reference import grain_id, with_hint
 from silo.settings import MigrationSettings
 from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Ledger
@@ -160,7 +161,7 @@ async def test_R449_both_ends_of_a_running_call_may_be_on_the_move(cluster: Clus
     assert all(outcome.moved for outcome in await asyncio.gather(*moving))
 
 
-async def test_R450_a_move_whose_drain_takes_too_long_is_aborted_and_all_calls_are_answered_at_the_old_place(
+async def test_R443_R450_a_move_whose_drain_takes_too_long_is_aborted_and_all_calls_are_answered_at_the_old_place(
     cluster: Cluster, stage: Stage
 ) -> None:
     await cluster.start("a", "b", kinds=(Limited,))
@@ -198,6 +199,113 @@ async def test_R450_a_call_that_was_running_when_its_silo_had_to_stop_is_told_so
     await stopping
     assert asyncio.get_running_loop().time() - started < 5.0
     assert await worker.touch() == "b"
+
+
+@grain(kind="runaway", on_busy="stay", drain_timeout=0.1)
+class Runaway(_Worker):
+    """Goes on after its work, whatever has become of its grain."""
+
+    async def run(self) -> None:
+        say("runs")
+        await gate("go on")
+        try:
+            await self.grain(Ledger, "l").write("from the past")
+        except GrainMoved:
+            say("call: GrainMoved")
+        try:
+            self.migrate()
+        except GrainMoved:
+            say("move: GrainMoved")
+        self.done.append("too late")
+
+
+async def test_R450_R451_a_silo_that_must_stop_takes_the_grain_along_and_leaves_its_runaway_turn_behind(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Runaway, Ledger), migration=MigrationSettings(shutdown_timeout_s=4.0))
+    client = await cluster.client()
+    runaway = with_hint(client.grain(Runaway, "k"), "a")
+    await with_hint(client.grain(Ledger, "l"), "b").read()
+    stage.gate("short").open()
+    await runaway.work("short", "short")
+    running = asyncio.create_task(runaway.run())
+    await stage.heard("runs")
+    started = asyncio.get_running_loop().time()
+    stopping = asyncio.create_task(cluster.stop("a"))
+    await cluster.seen(lambda: cluster.silos["b"].runtime.catalog.get(grain_id(runaway)) is not None)
+    assert 2.0 < asyncio.get_running_loop().time() - started < 4.0  # as long as can be, and no longer
+    with pytest.raises(OutcomeUnknown, match="left behind"):
+        await running
+    stage.gate("go on").open()
+    await stage.heard("move: GrainMoved")
+    await stopping
+    assert "call: GrainMoved" in stage.lines
+    assert await runaway.finished() == ["short"]
+    assert await client.grain(Ledger, "l").read() == []
+
+
+@grain(kind="unwanted")
+class Unwanted(Grain):
+    """Is not taken anywhere else, and has a turn that does not end."""
+
+    name: str = soft_state(default="")
+
+    def __init__(self) -> None:
+        self.runs = False
+        say(f"built at {self.silo}")
+
+    async def run(self, name: str) -> None:
+        self.name, self.runs = name, True
+        say("runs")
+        await gate("never")
+
+    async def look(self) -> tuple[str, str, bool]:
+        return self.silo, self.name, self.runs
+
+    def on_dehydrate(self, context: DehydrateContext) -> None:
+        """Nothing beside the soft state."""
+
+    def on_rehydrate(self, context: RehydrateContext) -> None:
+        if self.silo == "b":
+            raise LookupError("not here")
+
+
+@pytest.mark.in_memory
+async def test_R451_a_grain_that_stays_after_all_shares_no_instance_with_the_turn_it_has_left_behind(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Unwanted,), migration=MigrationSettings(shutdown_timeout_s=4.0))
+    client = await cluster.client()
+    unwanted = with_hint(client.grain(Unwanted, "k"), "a")
+    running = asyncio.create_task(unwanted.run("ada"))
+    await stage.heard("runs")
+    waiting = asyncio.create_task(unwanted.look())
+    await cluster.queued(unwanted, 1)
+    stopping = asyncio.create_task(cluster.stop("a"))
+    with pytest.raises(OutcomeUnknown, match="left behind"):
+        await running
+    assert await waiting == ("a", "ada", False)
+    await stopping
+    assert stage.lines[:3] == ["built at a", "runs", "built at b"]
+    assert stage.lines[3] == "built at a"
+
+
+async def test_R470_a_silo_that_stops_waits_for_calls_that_end_in_time_though_the_kind_gives_them_less(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Runaway, Ledger), migration=MigrationSettings(shutdown_timeout_s=10.0))
+    client = await cluster.client()
+    runaway = with_hint(client.grain(Runaway, "k"), "a")
+    running = asyncio.create_task(runaway.work("long", "go"))
+    await stage.heard("long starts at a")
+    draining = cluster.activation(runaway)
+    stopping = asyncio.create_task(cluster.stop("a"))
+    await cluster.seen(lambda: draining.state is State.DRAINING)
+    await asyncio.sleep(1.0)  # ten times what the kind gives
+    stage.gate("go").open()
+    assert await running == "a"
+    await stopping
+    assert await runaway.finished() == ["long"]
 
 
 async def test_R442_a_kind_that_says_interrupt_moves_at_once_and_the_callers_do_not_know_how_it_ended(
@@ -346,6 +454,89 @@ async def test_R458_stay_a_grain_whose_calls_end_during_the_notice_moves(cluster
     assert await running == "a"
     stage.gate("noticed").open()
     assert (await moving).moved
+
+
+async def test_R458_an_order_says_how_to_treat_running_calls_whatever_the_kind_says_and_the_outcome_tells(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", kinds=(Worker, Homebody))
+    client = await cluster.client()
+    worker = with_hint(client.grain(Worker, "k"), "a")
+    await worker.touch()
+    running = asyncio.create_task(worker.work("long", "go"))
+    await stage.heard("long starts at a")
+    stays = await client.migrate(worker, to="b", on_busy="stay")
+    assert (stays.status, stays.on_busy) == (MoveStatus.ABORTED, "stay")
+    assert "asked to stay" in stays.why
+    interrupts = await migrate(worker, to="b", on_busy="interrupt")
+    assert (interrupts.status, interrupts.on_busy) == (MoveStatus.MOVED, "interrupt")
+    with pytest.raises(OutcomeUnknown, match="interrupted"):
+        await running
+    stage.gate("noticed").open()
+    homebody = with_hint(client.grain(Homebody, "k"), "a")
+    await homebody.touch()
+    running = asyncio.create_task(homebody.work("home", "go"))
+    await stage.heard("home starts at a")
+    moving = asyncio.create_task(cluster.silos["a"].migrate(homebody, to="b", on_busy="wait"))
+    await cluster.draining(homebody)
+    stage.gate("go").open()
+    waits = await moving
+    assert (waits.status, waits.on_busy) == (MoveStatus.MOVED, "wait")
+    assert await running == "a"
+
+
+async def test_R442_a_second_order_may_interrupt_what_the_first_one_waits_for(cluster: Cluster, stage: Stage) -> None:
+    await cluster.start("a", "b", kinds=(Worker,))
+    client = await cluster.client()
+    worker = with_hint(client.grain(Worker, "k"), "a")
+    await worker.touch()
+    running = asyncio.create_task(worker.work("long", "never"))
+    await stage.heard("long starts at a")
+    first = asyncio.create_task(client.migrate(worker, to="b"))
+    await cluster.draining(worker)
+    second = await client.migrate(worker, to="b", on_busy="interrupt")
+    assert await first == second
+    assert second.moved
+    with pytest.raises(OutcomeUnknown, match="interrupted"):
+        await running
+
+
+@grain(kind="restless")
+class Restless(Grain):
+    """Orders its own move while another of its calls runs."""
+
+    @read_only
+    async def work(self) -> str:
+        say("working")
+        await gate("never")
+        return self.silo
+
+    @read_only
+    async def leave(self) -> None:
+        self.migrate(to="b", on_busy="interrupt")
+
+    async def touch(self) -> str:
+        return self.silo
+
+
+async def test_R442_a_grain_may_interrupt_its_own_calls_to_move(cluster: Cluster, stage: Stage) -> None:
+    await cluster.start("a", "b", kinds=(Restless,))
+    client = await cluster.client()
+    restless = with_hint(client.grain(Restless, "k"), "a")
+    await restless.touch()
+    running = asyncio.create_task(restless.work())
+    await stage.heard("working")
+    await asyncio.gather(restless.leave(), return_exceptions=True)
+    with pytest.raises(OutcomeUnknown, match="interrupted"):
+        await running
+    assert await restless.touch() == "b"
+
+
+async def test_R442_an_order_that_says_nothing_known_is_refused_where_it_is_made(cluster: Cluster) -> None:
+    await cluster.start("a", "b", kinds=(Worker,))
+    client = await cluster.client()
+    with pytest.raises(ValueError, match="did you mean 'interrupt'"):
+        await client.migrate(client.grain(Worker, "k"), on_busy="interupt")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - a mistake
 
 
 @grain(kind="node", on_busy="wait")

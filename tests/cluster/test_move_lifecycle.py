@@ -276,6 +276,43 @@ async def test_a_grain_that_can_neither_arrive_nor_return_fails_its_callers_and_
     assert waited in ("a 1 1", "b 1 1")
 
 
+@grain(kind="stranded")
+class Stranded(Grain):
+    """Has no luck where it arrives, and learns that late."""
+
+    async def where(self) -> str:
+        return self.silo
+
+    async def on_activate(self, reason: ActivationReason) -> None:
+        if reason is ActivationReason.MIGRATION:
+            say("arriving")
+            await gate("arrive")
+            raise ConnectionError("no database here")
+
+
+@pytest.mark.in_memory
+async def test_R460_a_target_that_cannot_open_after_its_source_has_died_deletes_no_row_and_the_next_call_takes_it_over(
+    cluster: Cluster, stage: Stage
+) -> None:
+    await cluster.start("a", "b", "c", kinds=(Stranded,))
+    client = await cluster.client()
+    stranded = client.grain(Stranded, "k")
+    await with_hint(stranded, "a").where()
+    before = await cluster.entry(stranded)
+    moving = asyncio.create_task(client.migrate(stranded, to="b"))
+    await stage.heard("arriving")
+    await cluster.kill("a")
+    await cluster.seen(lambda: len(cluster.silos["b"].view.active()) == 2)
+    waiting = asyncio.create_task(stranded.where())
+    stage.gate("arrive").open()
+    assert await waiting in ("b", "c")
+    await asyncio.gather(moving, return_exceptions=True)
+    entry = await cluster.entry(stranded)
+    assert before is not None
+    assert entry is not None
+    assert entry.epoch == before.epoch + 3  # to the target, back to the source that had died, to whoever took it over
+
+
 async def test_an_instance_that_cannot_be_reactivated_after_an_abort_is_rebuilt_from_what_it_had_handed_over(
     cluster: Cluster, stage: Stage
 ) -> None:
@@ -298,6 +335,7 @@ class Brittle(Grain):
 
     def __init__(self) -> None:
         self.used = False
+        self.add_participant(Part("of each instance"))
 
     async def add(self) -> str:
         self.value += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import signal
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 from silo.grain import Grain, grain, read_only, soft_state
 from silo.grain_context import current_activation
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
+from silo.migration.participants import DehydrateContext, RehydrateContext
 from silo.reference import with_timeout
 from silo.testing.witness import FileWitness, What
 from tests.process.witnessed import WitnessedCaller
@@ -24,6 +26,9 @@ WITNESS_VARIABLE = "SILO_TEST_WITNESS"
 """Names the file to which silo processes tell what happens; without it they tell nobody."""
 NESTED_DEADLINE_S = 5.0
 """The deadline of calls that counters make."""
+OFFER_TIMEOUT_S = 0.5
+"""How long a source waits for its target, in tests of a target that says nothing."""
+FENCED_AFTER_S = 2 * OFFER_TIMEOUT_S
 
 
 @functools.cache
@@ -113,6 +118,85 @@ class Counter(WitnessedGrain):
     async def where(self) -> str:
         """The incarnation that hosts it; not witnessed."""
         return self._incarnation
+
+
+@grain(kind="victim")
+class Victim(WitnessedGrain):
+    """A counter that kills its own silo, or the other one, at a named point of its move from one to the other.
+
+    The points: `on_migrating`, `on_deactivate`, `on_dehydrate` at the source; `on_rehydrate`, `on_activate` and
+    `first_turn` at the target, the former before and the latter after the commit; `giving_back` there, when it could
+    not be activated; and once the source has its grain back `refused`, `fenced` and `given_back`.
+    """
+
+    point: str = soft_state(default="")
+    pid: int = soft_state(default=0)
+    incarnation: str = soft_state(default="")
+    target: str = soft_state(default="")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tries = 0
+        self._has_struck = False
+
+    @read_only
+    async def arm(self, point: str, pid: int, incarnation: str, target: str) -> None:
+        """Name the point, and who dies there; not witnessed."""
+        self.point, self.pid, self.incarnation, self.target = point, pid, incarnation, target
+
+    async def increment(self, call: str) -> int:
+        with self._turn(call):
+            if self.silo == self.target:
+                self._strike("first_turn")
+            self.count += 1
+        return self.count
+
+    async def on_migrating(self, notice: MigrationNotice) -> None:
+        self._strike("on_migrating")
+        await super().on_migrating(notice)
+
+    async def on_deactivate(self, reason: DeactivationReason) -> None:
+        self._strike("on_deactivate")
+        await super().on_deactivate(reason)
+
+    def on_dehydrate(self, context: DehydrateContext) -> None:
+        self._strike("on_dehydrate")
+
+    def on_rehydrate(self, context: RehydrateContext) -> None:
+        if self.silo != self.target:
+            return  # it is built anew where it was
+        self._strike("on_rehydrate")
+        match self.point:
+            case "refused":
+                raise LookupError("not here")
+            case "fenced":
+                time.sleep(FENCED_AFTER_S)  # the whole silo: the source waits for its answer in vain
+            case _:
+                pass
+
+    async def on_activate(self, reason: ActivationReason) -> None:
+        match reason:
+            case ActivationReason.MIGRATION:
+                self._strike("on_activate")
+                self._tries += 1
+                if self._tries > 1:
+                    self._strike("giving_back")
+                if self.point in ("giving_back", "given_back"):
+                    raise ConnectionError("no database here")
+            case ActivationReason.MIGRATION_ABORTED:
+                for point in ("refused", "fenced", "given_back"):
+                    self._strike(point)
+            case _:
+                pass
+        await super().on_activate(reason)
+
+    def _strike(self, point: str) -> None:
+        if point != self.point or self._has_struck:
+            return
+        self._has_struck = True
+        self._witness(What.FAULT, because=f"killed at {point}")
+        self._witness(What.SILO_LOST, silo=self.incarnation, because="killed")
+        os.kill(self.pid, signal.SIGKILL)
 
 
 @grain(kind="mirror")

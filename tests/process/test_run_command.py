@@ -15,9 +15,9 @@ from silo.client import Client
 from silo.directory.errors import HandshakeRefused, NotExecuted, PermissionRefused
 from silo.messaging.greeting import Credentials
 from silo.messaging.permissions import Role
-from silo.reference import with_timeout
+from silo.reference import with_hint, with_timeout
 from silo.testing.processes import SiloProcessFailed
-from silo.testing.witness import What
+from silo.testing.witness import Ended, What
 from tests.process.grains import Counter
 from tests.process.stage import GRAINS, ROOT, Stage, ended_with, turn_of
 from tests.process.witnessed import WitnessedCaller
@@ -151,6 +151,26 @@ async def test_a_silo_with_another_token_does_not_join(make_stage: Callable[...,
                 await stranger.start("silo-2")
             for key in range(20):
                 assert await with_timeout(client.grain(Counter, str(key)), 2.0).read() == 0
+
+
+async def test_R458_the_command_migrate_says_how_to_treat_running_calls(make_stage: Callable[..., Stage]) -> None:
+    async with make_stage() as stage, stage.client() as client:
+        await stage.start("silo-1", "silo-2")
+        counter = with_hint(client.grain(Counter, "0"), "silo-1")
+        assert await counter.read() == 0
+        caller = WitnessedCaller(stage.witness, "caller-1")
+        running = asyncio.create_task(
+            caller.call(lambda call: counter.increment(call, COMMAND_TIMEOUT_S), target="counter/0", deadline_s=30.0)
+        )
+        await stage.witnessed(turn_of("counter/0"))
+        order = ("migrate", "counter/0", "--to", "silo-2", "--cluster", stage.cluster_name, "--redis", stage.redis)
+        code, output, errors = await silo_command(*order, "--on-busy", "stay")
+        assert code == ExitCode.NOT_MET, errors
+        assert "it was asked to stay" in output
+        code, output, errors = await silo_command(*order, "--on-busy", "interrupt")
+        assert code == ExitCode.DONE, errors
+        assert await running is None
+        assert caller.ended == {Ended.OUTCOME_UNKNOWN: 1}
 
 
 async def test_a_token_for_clients_calls_grains_and_moves_none(make_stage: Callable[..., Stage]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import assert_type
 
+from silo.activation.timers import GrainTimer
 from silo.directory.addresses import GrainId
 from silo.grain import Grain, always_interleave, current_grain, grain, one_way, read_only, soft_state, timeout
 from silo.kinds import GrainKind, kind_of
@@ -76,9 +77,17 @@ class Room(Grain):
         assert_type(self.owner, str | None)
         other = self.grain(Room, "hall")
         assert_type(other, Room)
-        self.migrate(to="silo-2", reason="closer to its players")
+        self.migrate(to="silo-2", reason="closer to its players", on_busy="wait")
+        assert_type(self.create_task(other.players()), asyncio.Task[list[str]])
+        timer = self.register_timer(self._tick, 1.0, 2.5)
+        assert_type(timer, GrainTimer)
+        timer.cancel()
+        with self.block_migration("a transaction is open"):
+            pass
         self.deactivate()
         return len(await other.players())
+
+    async def _tick(self) -> None: ...
 
     async def leave_for(self, silo: str) -> MigrationOutcome:
         return await self.migrate(to=silo)

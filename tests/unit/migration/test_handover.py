@@ -1,7 +1,4 @@
-"""The handover protocol: every cell of its tables, and every story that a handover can have.
-
-`handover_world` explores the protocol whole. That it would find a fault is shown by giving it faulty protocols.
-"""
+"""The handover protocol: every cell of its tables. The stories that it can have are explored in `tests/exploration`."""
 
 from __future__ import annotations
 
@@ -11,18 +8,7 @@ from silo.directory.addresses import Entry, SiloAddress
 from silo.migration import handover as h
 from silo.migration.handover import Source, SourcePhase, Target, TargetPhase
 from silo.migration.outcome import MoveStatus
-from tests.unit.migration.handover_world import (
-    GRAIN,
-    NEW,
-    OFFERED,
-    OLD,
-    SOURCE,
-    TARGET,
-    Bounds,
-    Play,
-    Violation,
-    explore,
-)
+from tests.exploration.handover.world import GRAIN, NEW, OFFERED, OLD, SOURCE, TARGET
 
 THEIRS = Entry(GRAIN, TARGET, NEW, 2)
 BACK = Entry(GRAIN, SOURCE, OLD, 3)
@@ -287,129 +273,3 @@ def test_a_row_that_was_read_before_the_move_does_not_bring_the_source_back() ->
     core = source(S.MOVED)
     assert core.on(h.Found(OFFERED)) == []
     assert core.phase is S.MOVED
-
-
-# The whole protocol
-
-BOUNDS = {
-    "no fault": Bounds(0, 0, 0),
-    "one link loss, one lost answer": Bounds(0, 1, 1),
-    "two link losses": Bounds(0, 2, 0),
-    "one crash, one link loss": Bounds(1, 1, 0),
-    "two crashes": Bounds(2, 0, 0),
-}
-
-
-@pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
-def test_in_every_story_one_side_at_most_is_open_and_the_grain_keeps_its_state(bounds: Bounds) -> None:
-    assert explore(Play(bounds=bounds)) > 200
-
-
-class ResumesInDoubt(Source):
-    def on(self, event: h.Event) -> list[h.Order]:
-        if self.phase is S.OFFERED and isinstance(event, h.TimedOut):
-            return self._aborted(event.why, reactivate=True)
-        return Source.on(self, event)
-
-
-class ReleasesOnALostLink(Source):
-    def on(self, event: h.Event) -> list[h.Order]:
-        if self.phase is S.MOVED and isinstance(event, h.PeerLost):
-            return self._done(h.Release(), h.Finish(MoveStatus.MOVED))
-        return Source.on(self, event)
-
-
-class ReleasesWhenItLosesTheFence(Source):
-    def on(self, event: h.Event) -> list[h.Order]:
-        orders = Source.on(self, event)
-        if isinstance(event, h.Registered) and self.phase is S.MOVED:
-            orders += self._done(h.Release(), h.Finish(MoveStatus.MOVED))
-        return orders
-
-
-class ResumesThoughItLostTheFence(Source):
-    def on(self, event: h.Event) -> list[h.Order]:
-        if self.phase is S.FENCING and isinstance(event, h.Registered):
-            return self._aborted(self.why, reactivate=True)
-        return Source.on(self, event)
-
-
-class BelievesAnOldRow(Source):
-    def on(self, event: h.Event) -> list[h.Order]:
-        if self.phase is S.MOVED and isinstance(event, h.Found) and event.entry == OFFERED:
-            return self._aborted("given back", reactivate=True)
-        return Source.on(self, event)
-
-
-class ForgetsToLookBeforeItLetsGo(Source):
-    def on(self, event: h.Event) -> list[h.Order]:
-        if self.phase is S.MOVED and isinstance(event, h.PeerDied):
-            return []
-        return Source.on(self, event)
-
-
-class OpensBeforeItRegisters(Target):
-    def on(self, event: h.Event) -> list[h.Order]:
-        if isinstance(event, h.Rehydrated):
-            return [h.Open(), *Target.on(self, event)]
-        return Target.on(self, event)
-
-
-class OpensThoughItLost(Target):
-    def on(self, event: h.Event) -> list[h.Order]:
-        if self.phase is T.REGISTERING and isinstance(event, h.Registered):
-            self.entry = event.entry
-            self.phase = T.STARTING
-            return [h.SendOfferAnswer(event.entry), h.Activate()]
-        return Target.on(self, event)
-
-
-class GivesUpWhileItsCompareAndSetIsOut(Target):
-    def on(self, event: h.Event) -> list[h.Order]:
-        if self.phase is T.REGISTERING and isinstance(event, h.Withdrawn):
-            return self._refused("withdrawn")
-        return Target.on(self, event)
-
-
-class KeepsWhatItCannotOpen(Target):
-    def on(self, event: h.Event) -> list[h.Order]:
-        if self.phase is T.STARTING and isinstance(event, h.Failed):
-            self.phase = T.DONE
-            return [h.SendOpened(event.why), h.Discard(None, event.why)]
-        return Target.on(self, event)
-
-
-PLANTED = {
-    "the source resumes in doubt": (Play(lambda: ResumesInDoubt(OFFERED, NEW)), "open"),
-    "the source lets go when the link is lost": (
-        Play(lambda: ReleasesOnALostLink(OFFERED, NEW)),
-        "nobody has the grain",
-    ),
-    "the source lets go when it loses the fence": (
-        Play(lambda: ReleasesWhenItLosesTheFence(OFFERED, NEW)),
-        "nobody has the grain",
-    ),
-    "the source resumes though it lost the fence": (Play(lambda: ResumesThoughItLostTheFence(OFFERED, NEW)), "open"),
-    "the source believes a row from before the move": (Play(lambda: BelievesAnOldRow(OFFERED, NEW)), "is open under"),
-    "the source does not heed the target's death": (
-        Play(lambda: ForgetsToLookBeforeItLetsGo(OFFERED, NEW)),
-        "waits for ever",
-    ),
-    "the target opens before it registers": (Play(target=lambda: OpensBeforeItRegisters(TARGET, NEW, OFFERED)), "open"),
-    "the target opens though it lost": (Play(target=lambda: OpensThoughItLost(TARGET, NEW, OFFERED)), "open"),
-    "the target gives up while its compare-and-set is out": (
-        Play(target=lambda: GivesUpWhileItsCompareAndSetIsOut(TARGET, NEW, OFFERED)),
-        "waits for ever|nobody has the grain",
-    ),
-    "the target keeps what it cannot open": (
-        Play(target=lambda: KeepsWhatItCannotOpen(TARGET, NEW, OFFERED)),
-        "nobody has the grain",
-    ),
-    "the target says nothing again": (Play(says_again=False), "waits for ever"),
-}
-
-
-@pytest.mark.parametrize(("play", "promise"), PLANTED.values(), ids=PLANTED)
-def test_the_explorer_finds_a_planted_fault(play: Play, promise: str) -> None:
-    with pytest.raises(Violation, match=promise):
-        explore(play)

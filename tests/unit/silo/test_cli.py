@@ -51,6 +51,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["run", "app", "--redis", "redis://x", "--log-level", "loud"], "telemetry.log_level"),
         (["dev", "json", "--once"], "`async def main(client)`, and json has none"),
         (["migrate", "lobby", "--to", "silo-2"], "'lobby' names no grain: write kind/key"),
+        (["migrate", "room/lobby", "--on-busy", "maybe"], "'maybe' is not one of"),
         (["migrate", "room/lobby", "--to", "silo-2"], "which cluster? Give --redis URL"),
         (["status"], "which cluster? Give --redis URL"),
         (["token"], "set SILO_CLUSTER_TOKEN"),

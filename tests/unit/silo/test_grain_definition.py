@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 import dataclasses
 import functools
 import math
 import types
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
+from silo.activation.timers import GrainTimer, TimerCallback
 from silo.class_checks import DEFAULT_TIMEOUT
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import GrainKindUnknown, InvalidGrain
 from silo.grain import Grain, always_interleave, current_grain, grain, one_way, read_only, soft_state, timeout
 from silo.grain_context import MoveRequest, OutsideGrain, current_activation
 from silo.instances import build_instance, migration_cost, refusal_to_migrate
-from silo.kinds import KindRegistry, collect_kinds, kind_of
+from silo.kinds import KindRegistry, OnBusy, collect_kinds, kind_of
 from silo.migration.lifecycle import ActivationReason
 from silo.migration.participants import DehydrateContext, Participant, RehydrateContext
+
+T = TypeVar("T")
 
 
 @grain(kind="room", reentrant="call_chain", collect_after=timedelta(minutes=2), on_busy="stay", version=3)
@@ -75,9 +80,30 @@ class FakeContext:
     def reference(self, kind: type[Any], key: str) -> Any:
         return (kind, key)
 
-    def request_move(self, to: str | SiloAddress | None, reason: str, force: bool) -> MoveRequest:
-        self.asked.append(("move", to, reason, force))
+    def request_move(
+        self, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
+    ) -> MoveRequest:
+        self.asked.append(("move", to, reason, force, on_busy))
         return None  # type: ignore[return-value] # pyright: ignore[reportReturnType] - nobody awaits it here
+
+    def create_task(self, coroutine: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
+        raise NotImplementedError
+
+    def register_timer(
+        self,
+        callback: TimerCallback | str,
+        due_s: float,
+        period_s: float | None,
+        *,
+        name: str | None,
+        interleave: bool,
+        keep_alive: bool,
+    ) -> GrainTimer:
+        raise NotImplementedError
+
+    def block_migration(self, why: str) -> AbstractContextManager[None]:
+        self.asked.append(("block", why))
+        return nullcontext()
 
     def request_deactivation(self) -> None:
         self.asked.append("deactivate")
@@ -356,7 +382,7 @@ def test_a_grain_reaches_its_activation_from_its_constructor_on() -> None:
     assert cast("object", made.grain(Room, "hall")) == (Room, "hall")
     made.migrate(to="silo-2")
     made.deactivate()
-    assert context.asked == [("move", "silo-2", "self", False), "deactivate"]
+    assert context.asked == [("move", "silo-2", "self", False, None), "deactivate"]
     assert current_activation.get() is None
 
 

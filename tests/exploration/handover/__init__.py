@@ -1,0 +1,1 @@
+"""The handover protocol, explored whole: `python -m tests.exploration.handover`."""
