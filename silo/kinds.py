@@ -13,6 +13,7 @@ from typing import Literal, TypedDict, cast
 from silo.class_checks import Hooks, MethodSpec, read_class, suggestion
 from silo.directory.addresses import KIND_PATTERN
 from silo.directory.errors import GrainKindUnknown, InvalidGrain, InvalidSettings
+from silo.persistence.declaration import PersistentField
 from silo.placement.rules import PlacementRule, parse_rule
 from silo.soft_state import SoftStateField
 
@@ -58,6 +59,7 @@ class GrainKind:
     queue_bytes_max: int | None = None
     drain_timeout_s: float | None = None
     on_participant_error: OnParticipantError = "abort"
+    persistent: tuple[PersistentField, ...] = ()
 
     @property
     def origin(self) -> str:
@@ -106,6 +108,7 @@ def make_kind(cls: type, options: Mapping[str, object]) -> GrainKind:
         queue_bytes_max=chosen.number("queue_bytes_max"),
         drain_timeout_s=chosen.seconds("drain_timeout"),
         on_participant_error=cast("OnParticipantError", chosen.one_of("on_participant_error", ("abort", "skip"))),
+        persistent=parts.persistent,
     )
 
 

@@ -33,6 +33,7 @@ from silo.kinds import GrainKind
 from silo.logs import get_logger
 from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import Participant, ParticipantSet
+from silo.persistence.grain_states import GrainStates, StorageParts
 from silo.routing.call import Answer, Call, ValueCodec
 from silo.wire.frames import Flag, Outcome
 
@@ -88,6 +89,8 @@ class Premises:
     begin_move: Callable[[Activation, str | SiloAddress | None, str, bool], asyncio.Future[MigrationOutcome]]
     begin_deactivation: Callable[[Activation], None]
     telemetry: Telemetry | None = None
+    storage: StorageParts | None = None
+    """Where persistent state lies; None where no kind here has any."""
     base_context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """Turns run in copies of it: nothing of a caller's context reaches a grain, here as little as from afar."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -114,6 +117,7 @@ class Activation:
         "participants",
         "started_at",
         "state",
+        "states",
         "turns",
         "wants_deactivation",
     )
@@ -132,6 +136,8 @@ class Activation:
         )
         self.last_used = self.started_at = asyncio.get_running_loop().time()
         self.participants: ParticipantSet | None = None
+        self.states: GrainStates | None = None
+        """Its persistent states, where its kind has any."""
         self.move: Any = None
         """The move under way, where there is one."""
         self.wants_deactivation = False

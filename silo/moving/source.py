@@ -21,6 +21,7 @@ from silo.migration.participants import Part
 from silo.migration.payload import PAYLOAD_FORMAT, Payload, dehydrate, pack, schemas
 from silo.moving.parts import MoveParts
 from silo.moving.restored import restore
+from silo.persistence.state_part import StatePart
 from silo.soft_state import SoftStatePart
 from silo.wire.frames import Ask, Offer, Withdraw
 
@@ -170,7 +171,8 @@ class SourceMove:
 
     def _ask(self) -> None:
         activation = self._activation
-        fields = [SoftStatePart(field, activation.instance) for field in activation.kind.soft_state]
+        fields: list[Part] = [SoftStatePart(field, activation.instance) for field in activation.kind.soft_state]
+        fields += [StatePart(field, activation.instance, weighs=True) for field in activation.kind.persistent]
         try:
             measured = dehydrate(fields, self._parts.codec, Departure(), bytes_max=self._parts.limits.payload_bytes_max)
         except SiloError as error:  # better to know before anything stops
@@ -324,8 +326,11 @@ class SourceMove:
         if activation.state is State.GONE and not catalog.readopt(activation):
             log.error("migration.given_back_too_late", grain=str(activation.id))
             return  # somebody has activated it here meanwhile
+        departed_epoch = activation.epoch
         activation.entry = self._core.entry
         self._parts.cache.forget_grain(activation.id)
+        if activation.states is not None:
+            await activation.states.regain(departed_epoch)
         if reactivate:
             activation.state = State.STARTING
             try:
@@ -341,7 +346,9 @@ class SourceMove:
     async def _rebuild(self) -> None:
         activation, catalog = self._activation, self._parts.catalog
         try:
-            restore(self._parts, activation, self._payload or self._packed_again())
+            payload = restore(self._parts, activation, self._payload or self._packed_again())
+            if activation.states is not None:
+                await activation.states.regain(payload.from_epoch)
             await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
         except SiloFenced:
             raise

@@ -20,6 +20,7 @@ from silo.directory.loop_membership import LoopMembership
 from silo.directory.memory_directory import DirectoryRows, MemoryDirectory
 from silo.directory.memory_membership import MemoryMembershipTable
 from silo.host import Silo
+from silo.persistence.memory_storage import MemoryStorage, StorageRows
 from silo.reference import grain_id
 from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
 from silo.settings import SiloSettings
@@ -52,6 +53,9 @@ class MemoryStand:
 
     def __init__(self, seed: int = 1) -> None:
         self.rows = DirectoryRows()
+        self.storage_rows = StorageRows()
+        self.storage_calls: list[str] = []
+        """What the storage was asked, in order."""
         self.directory_calls: list[str] = []
         """What the directory was asked, in order."""
         self._rng = random.Random(seed)
@@ -70,11 +74,16 @@ class MemoryStand:
             open_membership=lambda: LoopMembership(self._table, settings=LEASE, follow=self._table.follow),
             new_incarnation=lambda: next(self._incarnations),
             rng=random.Random(self._rng.random()),
+            open_storage=lambda: MemoryStorage(self.storage_rows, before=self._on_the_way_to_storage),
             stopwatch=lambda: asyncio.get_running_loop().time(),
         )
 
     async def _on_the_way(self, call: str) -> None:
         self.directory_calls.append(call)
+        await asyncio.sleep(DIRECTORY_DELAY_S)
+
+    async def _on_the_way_to_storage(self, call: str) -> None:
+        self.storage_calls.append(call)
         await asyncio.sleep(DIRECTORY_DELAY_S)
 
     def connect(self, gateways: list[str], **options: Any) -> Client:

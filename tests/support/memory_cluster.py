@@ -17,6 +17,7 @@ from silo.directory.loop_membership import LoopMembership
 from silo.directory.membership import TableRequest
 from silo.directory.memory_directory import MemoryDirectory
 from silo.host import Silo
+from silo.persistence.memory_storage import Hook, MemoryStorage, StorageCall
 from silo.settings import SiloSettings
 from silo.surroundings import Surroundings
 from silo.testing.network import MemoryNetwork
@@ -37,6 +38,9 @@ class FaultyStand(MemoryStand):
         """The names of silos that cannot reach the directory."""
         self.without_table: set[str] = set()
         """Likewise, the membership table."""
+        self.storage_before: dict[str, Hook] = {}
+        self.storage_after: dict[str, Hook] = {}
+        """What befalls the way to the storage, there and back, by silo."""
         self.with_broken_lease: set[str] = set()
         """Likewise, those whose lease fails by a mistake of its own."""
 
@@ -58,6 +62,15 @@ class FaultyStand(MemoryStand):
             if name in self.with_broken_lease:
                 raise RuntimeError("a mistake in the lease")
 
+        async def to_storage(call: StorageCall) -> None:
+            await self._on_the_way_to_storage(call)
+            if name in self.storage_before:
+                await self.storage_before[name](call)
+
+        async def from_storage(call: StorageCall) -> None:
+            if name in self.storage_after:
+                await self.storage_after[name](call)
+
         return Surroundings(
             open_transport=lambda _: self._network.transport(name),
             open_directory=lambda: MemoryDirectory(self.rows, before=on_the_way),
@@ -66,6 +79,7 @@ class FaultyStand(MemoryStand):
             ),
             new_incarnation=lambda: next(self._incarnations),
             rng=random.Random(self._rng.random()),
+            open_storage=lambda: MemoryStorage(self.storage_rows, before=to_storage, after=from_storage),
             stopwatch=lambda: asyncio.get_running_loop().time(),
         )
 
@@ -100,6 +114,8 @@ def told(story: Callable[[Scene], Awaitable[None]]) -> Callable[[], None]:
                 stage.open_all()
                 scene.stand.without_directory.clear()
                 scene.stand.without_table.clear()
+                scene.stand.storage_before.clear()
+                scene.stand.storage_after.clear()
                 scene.stand.network.heal()
                 await scene.cluster.close()
 
