@@ -139,7 +139,7 @@ class DirectoryRowUnreadable(NotExecuted, ValueError):
         return (type(self), (self.rows,))
 
 
-class StorageUnavailable(NotExecuted, ConnectionError):
+class StorageUnavailable(SiloError, ConnectionError):
     """The grain storage could not be asked; nothing was read or written, and asking again is safe."""
 
 
@@ -154,7 +154,7 @@ class StorageOutcomeUnknown(OutcomeUnknown, ConnectionError):
         self.state = state
 
 
-class StorageConflict(NotExecuted):
+class StorageConflict(SiloError):
     """A write of persistent state was refused, since what is stored is not what this activation has read.
 
     Another activation has written it, or somebody else has. Nothing was written; this activation ends, and its
@@ -166,11 +166,11 @@ class StorageConflict(NotExecuted):
         self.state = state
 
 
-class StoredStateUnreadable(NotExecuted, ValueError):
+class StoredStateUnreadable(SiloError, ValueError):
     """Persistent state that is stored in a form which this release cannot read; it is left alone."""
 
 
-class StateTooLarge(NotExecuted, ValueError):
+class StateTooLarge(SiloError, ValueError):
     """A value of persistent state has more bytes than may be stored; nothing was written."""
 
     def __init__(self, message: str, size: int = 0, limit: int = 0) -> None:
