@@ -16,6 +16,8 @@ from typing import Any
 from silo.grain import Grain, grain, read_only, soft_state
 from silo.grain_context import current_activation
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
+from silo.persistence.declaration import persistent
+from silo.persistence.persistent import Persistent
 from silo.reference import with_timeout
 from tests.process.witnessed import WitnessedCaller
 from tests.support.witness import FileWitness, What
@@ -107,6 +109,21 @@ class Counter(WitnessedGrain):
     async def where(self) -> str:
         """The incarnation that hosts it; not witnessed."""
         return self._incarnation
+
+
+@grain(kind="vault")
+class Vault(Grain):
+    """Stores what it is given before it says so."""
+
+    entries: Persistent[list[int]] = persistent(list)
+
+    async def put(self, number: int) -> None:
+        self.entries.value.append(number)
+        await self.entries.write()
+
+    @read_only
+    async def look(self) -> list[int]:
+        return self.entries.value
 
 
 @grain(kind="mirror")
