@@ -480,12 +480,18 @@ class Mover(Grain):
 
     total: Persistent[int] = persistent(int)
     fails_at_target: bool = soft_state(default=False)
+    writes_at_target: bool = soft_state(default=False)
     refuses: bool = soft_state(default=False)
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self.task: asyncio.Task[None] | None = None
 
     async def on_activate(self, reason: ActivationReason) -> None:
         if reason is ActivationReason.MIGRATION and self.fails_at_target:
-            self.total.value += 1000
-            await self.total.write()
+            if self.writes_at_target:
+                self.total.value += 1000
+                await self.total.write()
             raise RuntimeError("not here")
 
     def on_dehydrate(self, context: DehydrateContext) -> None:
@@ -495,8 +501,8 @@ class Mover(Grain):
     def on_rehydrate(self, context: RehydrateContext) -> None:
         """Nothing beside the states."""
 
-    async def be(self, *, fails_at_target: bool = False, refuses: bool = False) -> None:
-        self.fails_at_target, self.refuses = fails_at_target, refuses
+    async def be(self, *, fails_at_target: bool = False, writes_at_target: bool = False, refuses: bool = False) -> None:
+        self.fails_at_target, self.writes_at_target, self.refuses = fails_at_target, writes_at_target, refuses
 
     async def add(self, amount: int) -> int:
         self.total.value += amount
@@ -508,6 +514,24 @@ class Mover(Grain):
 
     async def look(self) -> int:
         return self.total.value
+
+    async def write_again_and_again(self) -> None:
+        async def write() -> None:
+            try:
+                while not self.stopped:
+                    self.total.value += 1
+                    await self.total.write()
+                    await asyncio.sleep(0.0005)
+            except (GrainMoved, StorageConflict) as error:
+                say(f"refused: {type(error).__name__}")
+
+        self.stopped = False
+        self.task = asyncio.create_task(write())
+
+    async def stop_writing(self) -> None:
+        self.stopped = True
+        if self.task is not None:
+            await self.task
 
     async def write_from_a_task(self) -> None:
         async def write() -> None:
@@ -542,12 +566,62 @@ async def test_a_grain_that_is_given_back_has_what_it_wrote_at_the_target(scene:
     mover = client.grain(Mover, "m")
     await mover.add(1)
     home = scene.cluster.home(mover)
-    await mover.be(fails_at_target=True)
+    await mover.add_unsaved(10)
+    await mover.be(fails_at_target=True, writes_at_target=True)
     moved = await client.migrate(mover, to=scene.cluster.elsewhere(mover))
     assert not moved.moved
-    assert await mover.look() == 2001 == value_of(scene, mover)
+    assert await mover.look() == 2011 == value_of(scene, mover)
     assert scene.cluster.home(mover) == home
-    assert await mover.add(1) == 2002
+    assert await mover.add(1) == 2012
+
+
+@told
+async def test_a_grain_that_is_given_back_keeps_what_it_had_not_saved_where_the_target_wrote_nothing(
+    scene: Scene,
+) -> None:
+    await scene.start("a", "b", kinds=(Mover,))
+    client = await scene.client()
+    mover = client.grain(Mover, "m")
+    await mover.add(1)
+    await mover.add_unsaved(10)
+    await mover.be(fails_at_target=True)
+    assert not (await client.migrate(mover, to=scene.cluster.elsewhere(mover))).moved
+    assert await mover.look() == 11
+    assert await mover.add(1) == 12 == value_of(scene, mover)
+
+
+@told
+async def test_a_grain_that_is_given_back_while_the_storage_is_away_is_made_anew_when_it_is_there_again(
+    scene: Scene,
+) -> None:
+    await scene.start("a", "b", kinds=(Mover,))
+    client = await scene.client()
+    mover = client.grain(Mover, "m")
+    await mover.add(1)
+    home = scene.cluster.home(mover)
+    first = activation_id(scene, mover)
+    await mover.be(fails_at_target=True, writes_at_target=True)
+    scene.stand.storage_before[home] = once(StorageUnavailable("away"), "read")
+    assert not (await client.migrate(mover, to=scene.cluster.elsewhere(mover))).moved
+    assert await mover.add(1) == 2002 == value_of(scene, mover)
+    assert activation_id(scene, mover) != first
+
+
+@told
+async def test_what_writes_in_the_background_is_lost_by_no_move(scene: Scene) -> None:
+    """Refused once the state was handed over: what it wrote then would be unknown to the grain at its new place."""
+    await scene.start("a", "b", kinds=(Mover,))
+    client = await scene.client()
+    mover = client.grain(Mover, "m")
+    moves = 0
+    for _ in range(40):
+        await mover.write_again_and_again()
+        moves += (await client.migrate(mover, to=scene.cluster.elsewhere(mover))).moved
+        await mover.stop_writing()
+        assert await mover.add(1) == value_of(scene, mover)
+    assert moves > 10
+    assert "refused: GrainMoved" in scene.stage.lines
+    assert "refused: StorageConflict" not in scene.stage.lines
 
 
 @told
