@@ -10,6 +10,7 @@ WANTED = (
     *range(205, 211),
     *(301, *range(305, 326)),
     *(*range(404, 412), *range(414, 429), *range(448, 461)),
+    *(352, 429, 439),
     *(465, 470, 471, 472, 474, 478, 479),
 )
 """The numbers that this step of the project is to hold."""

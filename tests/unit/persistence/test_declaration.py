@@ -115,7 +115,7 @@ def with_another_annotation() -> type:
 
 def with_a_bare_annotation() -> type:
     class Bare(Grain):
-        profile: Persistent = persistent()  # type: ignore[type-arg] # the mistake
+        profile: Persistent = persistent()  # type: ignore[type-arg] # pyright: ignore[reportMissingTypeArgument] - the mistake
 
     return Bare
 
@@ -129,7 +129,8 @@ def with_a_class_that_wants_arguments() -> type:
 
 def with_a_factory_that_wants_arguments() -> type:
     class Bare(Grain):
-        profile: Persistent[Named] = persistent(Named)  # type: ignore[arg-type] # the mistake
+        wrong: Any = Named
+        profile: Persistent[Named] = persistent(wrong)
 
     return Bare
 
@@ -176,7 +177,7 @@ def with_slots() -> type:
 
 def with_the_name_of_something_of_the_base() -> type:
     class Bare(Grain):
-        key: Persistent[str] = persistent(str)  # type: ignore[assignment] # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType] - the mistake
+        key: Persistent[str] = persistent(str)  # type: ignore[assignment] # pyright: ignore[reportIncompatibleMethodOverride] - the mistake
 
     return Bare
 
