@@ -302,7 +302,11 @@ class Activation:
         self._wake_opened()
         self._wake_drained()
         self._start_all(self.turns.release())
-        if self.wants_deactivation:  # asked for while it could not be done: what has just started still ends here
+        self.end_if_wanted()  # what has just started still ends here
+
+    def end_if_wanted(self) -> None:
+        """Begin to deactivate, where that was asked for while it could not be done: too early, or during a move."""
+        if self.wants_deactivation and self.state is State.OPEN:
             self._premises.begin_deactivation(self)
 
     def hold(self) -> None:

@@ -197,6 +197,7 @@ class Catalog:
         Raises:
             ActivationFailed: it cannot be read.
         """
+        await self.premises.right.held()
         try:
             async with asyncio.timeout(self.premises.limits.activation_timeout_s):
                 for _ in range(REGISTER_TRIES_MAX):
@@ -340,8 +341,10 @@ class Catalog:
             log.warning("directory.row_left", entry=str(entry), why=str(error))
 
     def begin_deactivation(self, activation: Activation, reason: DeactivationReason) -> None:
-        """Deactivate in the background, where it is open and not moving."""
-        if activation.state is State.OPEN and activation.move is None:
+        """Deactivate in the background, where it is open and not moving; a stale state ends its move first."""
+        if reason is DeactivationReason.STALE_STATE and activation.state is State.OPEN and activation.move is not None:
+            activation.move.give_up("its persistent state is given up")  # after which this is asked for again
+        elif activation.state is State.OPEN and activation.move is None:
             activation.hold()
             self._tasks.spawn(self._deactivate(activation, reason), f"deactivate {activation.id}")
 

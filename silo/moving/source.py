@@ -103,6 +103,13 @@ class SourceMove:
             self.target = target
             self.post(handover.Retargeted())
 
+    def give_up(self, why: str) -> None:
+        """End the move while the grain is still open here: it had better be made anew."""
+        if self._core is None:
+            self._finish(MoveStatus.ABORTED, why)
+        else:
+            self.post(handover.Failed(why))
+
     def post(self, event: handover.Event) -> None:
         if isinstance(event, handover.AskAnswered) and self._ask_timer is not None:
             self._ask_timer.cancel()
@@ -374,6 +381,7 @@ class SourceMove:
         activation = self._activation
         if activation.move is self:
             activation.move = None
+            activation.end_if_wanted()
         outcome = MigrationOutcome(
             activation.id,
             status,

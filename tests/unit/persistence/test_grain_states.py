@@ -220,6 +220,41 @@ async def test_a_write_that_was_not_carried_out_leaves_everything_as_it_is(scene
     assert activation_id(scene, account) == first
 
 
+@grain(kind="stubborn")
+class Stubborn(Grain):
+    """Writes when it is activated, and takes no notice of what comes of it."""
+
+    total: Persistent[int] = persistent(int)
+
+    async def on_activate(self, reason: ActivationReason) -> None:
+        self.total.value += 1
+        try:
+            await self.total.write()
+        except StorageConflict:
+            say("conflict in on_activate")
+
+    async def look(self) -> int:
+        return self.total.value
+
+
+@told
+async def test_a_conflict_in_on_activate_ends_the_activation_even_if_nobody_heeds_it(scene: Scene) -> None:
+    await scene.start("a", kinds=(Stubborn,))
+    stubborn = (await scene.client()).grain(Stubborn, "s")
+
+    async def write_first(call: StorageCall) -> None:
+        if call == "write":
+            scene.stand.storage_before.clear()
+            put(scene, stubborn, 100)
+
+    scene.stand.storage_before["a"] = write_first
+    await stubborn.look()
+    await scene.cluster.seen(lambda: value_of(scene, stubborn) == 100)
+    await stubborn.look()
+    assert scene.stage.lines == ["conflict in on_activate"]
+    assert await stubborn.look() == 101 == value_of(scene, stubborn)
+
+
 @grain(kind="relay")
 class Relay(Grain):
     """Passes payments on, and lets errors through."""
@@ -676,6 +711,30 @@ async def test_a_grain_whose_state_is_stale_is_made_anew_and_not_moved(scene: Sc
     assert "given up" in moved.why
     assert await farewell.add(1) == 51
     assert activation_id(scene, farewell) != first
+
+
+@told
+async def test_a_stale_activation_serves_nobody_while_a_target_is_asked_to_take_it(scene: Scene) -> None:
+    """Found by seed: during the question the grain is open, and could not be deactivated since it was to move."""
+    await scene.start("a", "b", kinds=(Mover,))
+    mover = scene.silo("a").grain(Mover, "m")
+    await with_hint(mover, "a").add(1)
+    first = activation_id(scene, mover)
+    scene.stand.storage_before["a"] = held_at(scene.stage, "left running")
+    await mover.write_from_a_task()
+    await scene.stage.heard("write on its way")
+    put(scene, mover, 50)
+    scene.stand.network.cut("a", "b")
+    moving = asyncio.create_task(scene.silo("a").migrate(mover, to="b"))
+    await scene.cluster.seen(lambda: scene.cluster.activation(mover).move is not None)
+    scene.stage.gate("left running").open()
+    await scene.stage.heard("refused: StorageConflict")
+    moved = await moving
+    assert moved.status is MoveStatus.REFUSED, moved
+    assert "given up" in moved.why
+    scene.stand.network.heal()
+    assert await mover.add(1) == 51
+    assert activation_id(scene, mover) != first
 
 
 @grain(kind="interrupted", on_busy="interrupt")
