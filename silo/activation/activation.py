@@ -301,6 +301,9 @@ class Activation:
         self.last_used = asyncio.get_running_loop().time()
         self._wake_opened()
         self._wake_drained()
+        if self.states is not None and self.states.stale:
+            self.end_if_wanted()  # nobody is served with what has been given up: those that wait go to a new activation
+            return
         self._start_all(self.turns.release())
         self.end_if_wanted()  # what has just started still ends here
 

@@ -28,7 +28,7 @@ from tests.support.memory_cluster import Scene, told
 
 T = TypeVar("T")
 
-SEEDS = range(300 if os.environ.get("SILO_TEST_LONG") == "1" else 4)
+SEEDS = range(300 if os.environ.get("SILO_TEST_LONG") == "1" else 8)
 VAULTS = 5
 SILOS = 3
 FAULTS = 25
