@@ -139,6 +139,46 @@ class DirectoryRowUnreadable(NotExecuted, ValueError):
         return (type(self), (self.rows,))
 
 
+class StorageUnavailable(SiloError, ConnectionError):
+    """The grain storage could not be asked; nothing was read or written, and asking again is safe."""
+
+
+class StorageOutcomeUnknown(OutcomeUnknown, ConnectionError):
+    """A write of persistent state may have been carried out; the activation ends, and its successor reads which.
+
+    `state` names the state.
+    """
+
+    def __init__(self, message: str, state: str = "") -> None:
+        super().__init__(message)
+        self.state = state
+
+
+class StorageConflict(SiloError):
+    """A write of persistent state was refused, since what is stored is not what this activation has read.
+
+    Another activation has written it, or somebody else has. Nothing was written; this activation ends, and its
+    successor reads what is stored. `state` names the state.
+    """
+
+    def __init__(self, message: str, state: str = "") -> None:
+        super().__init__(message)
+        self.state = state
+
+
+class StoredStateUnreadable(SiloError, ValueError):
+    """Persistent state that is stored in a form which this release cannot read; it is left alone."""
+
+
+class StateTooLarge(SiloError, ValueError):
+    """A value of persistent state has more bytes than may be stored; nothing was written."""
+
+    def __init__(self, message: str, size: int = 0, limit: int = 0) -> None:
+        super().__init__(message)
+        self.size = size
+        self.limit = limit
+
+
 class MembershipUnavailable(SiloError, ConnectionError):
     """The membership table could not be asked; asking again is safe."""
 

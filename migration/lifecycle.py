@@ -28,6 +28,9 @@ class DeactivationReason(enum.StrEnum):
     """The silo ends and no other silo could take the grain."""
     APPLICATION = "application"
     """The grain asked for it: `self.deactivate()`."""
+    STALE_STATE = "stale_state"
+    """What is stored of its persistent state is, or may be, not what it has read and written; the next call finds a new
+    activation, which reads it."""
 
 
 @dataclass(frozen=True, slots=True)

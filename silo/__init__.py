@@ -33,6 +33,11 @@ from silo.directory.errors import (
     SiloError,
     SiloFenced,
     SiloUnavailable,
+    StateTooLarge,
+    StorageConflict,
+    StorageOutcomeUnknown,
+    StorageUnavailable,
+    StoredStateUnreadable,
     TooManyHops,
 )
 from silo.grain import Grain, always_interleave, current_grain, grain, one_way, read_only, soft_state, timeout
@@ -42,6 +47,8 @@ from silo.migrate import migrate
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
 from silo.migration.outcome import MigrationOutcome, MoveReason, MoveStatus
 from silo.migration.participants import DehydrateContext, Participant, RehydrateContext
+from silo.persistence.declaration import persistent
+from silo.persistence.persistent import Persistent
 from silo.placement.filters import Prefer, Require
 from silo.placement.policies import (
     ActivationCountPlacement,
@@ -99,6 +106,7 @@ __all__ = [
     "Participant",
     "PayloadTooLarge",
     "PermissionRefused",
+    "Persistent",
     "PlacementPolicy",
     "PlacementView",
     "Prefer",
@@ -114,6 +122,11 @@ __all__ = [
     "SiloFenced",
     "SiloSettings",
     "SiloUnavailable",
+    "StateTooLarge",
+    "StorageConflict",
+    "StorageOutcomeUnknown",
+    "StorageUnavailable",
+    "StoredStateUnreadable",
     "TooManyHops",
     "always_interleave",
     "current_grain",
@@ -121,6 +134,7 @@ __all__ = [
     "grain_id",
     "migrate",
     "one_way",
+    "persistent",
     "read_only",
     "register",
     "soft_state",

@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any, Final, cast
 
 from silo.directory.errors import InvalidGrain
+from silo.persistence.declaration import PersistentField, check_fields
 from silo.soft_state import SoftStateField
 
 MARKS = "__silo_marks__"
@@ -137,6 +138,7 @@ class ClassParts:
     methods: Mapping[str, MethodSpec]
     hooks: Hooks
     soft_state: tuple[SoftStateField, ...]
+    persistent: tuple[PersistentField, ...]
 
 
 def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
@@ -157,6 +159,7 @@ def read_class(cls: type) -> ClassParts:
     methods: dict[str, MethodSpec] = {}
     hooks: dict[str, Hook] = {}
     soft_state: list[SoftStateField] = []
+    persistent: list[PersistentField] = []
     for name, member in members.items():
         if name in reserved:
             raise InvalidGrain(
@@ -164,6 +167,8 @@ def read_class(cls: type) -> ClassParts:
             )
         if isinstance(member, SoftStateField):
             soft_state.append(member)
+        elif isinstance(member, PersistentField):
+            persistent.append(member)
         elif name in _HOOK_FORMS:
             hooks[name] = _hook(name, member, f"{where}: the hook {name}")
         elif name.startswith("_"):
@@ -172,9 +177,11 @@ def read_class(cls: type) -> ClassParts:
         elif _is_method(member, f"{where}: {name}"):
             methods[name] = _method(name, member, f"{where}: the method {name}")
     _check_soft_state(cls, soft_state, where)
+    named = [(each.name, each.attribute) for each in soft_state]
+    check_fields(persistent, named, where, has_dict=bool(cls.__dictoffset__))
     if "on_dehydrate" in hooks and "on_rehydrate" not in hooks:
         raise InvalidGrain(f"{where} has on_dehydrate and no on_rehydrate: what it hands over would be lost on arrival")
-    return ClassParts(methods, Hooks(**hooks), tuple(soft_state))
+    return ClassParts(methods, Hooks(**hooks), tuple(soft_state), tuple(persistent))
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:

@@ -154,7 +154,7 @@ def _shown(name: str, value: Any) -> str:
         return ",".join(f"{key}={text}" for key, text in cast("Mapping[str, str]", value).items()) or "-"
     if isinstance(value, bool):
         return str(value).lower()
-    if name == "redis":
+    if name in ("redis", "storage"):
         return without_password(str(value))
     assert not isinstance(value, BaseModel)
     return str(value)

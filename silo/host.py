@@ -69,6 +69,10 @@ class Silo:
         self._registry = registry
         for kind in self._kinds:
             registry.register_annotations(kind.cls)
+            for state in kind.persistent:
+                if self._surroundings.open_storage is None:
+                    raise InvalidSettings(f"{kind!r} has persistent state, and there is no storage for it")
+                state.resolve(forward_references=False)
         check_placement(self.settings)
         self._runtime: Runtime | None = None
         self._listen = self.settings.listen

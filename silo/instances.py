@@ -19,6 +19,7 @@ from silo.migration.participants import (
     Participant,
     participant_part,
 )
+from silo.persistence.state_part import StatePart
 from silo.soft_state import SoftStatePart
 
 MIGRATION_COST_DEFAULT = 1.0
@@ -55,6 +56,7 @@ def parts_of(
         *(SoftStatePart(field, instance) for field in kind.soft_state),
         *(participant_part(each) for each in participants),
         *(participant_part(each, SYSTEM_PREFIX) for each in system),
+        *(StatePart(field, instance) for field in kind.persistent),
     )
 
 

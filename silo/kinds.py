@@ -13,6 +13,7 @@ from typing import Literal, TypedDict, cast, get_args
 from silo.class_checks import Hooks, MethodSpec, read_class, suggestion
 from silo.directory.addresses import KIND_PATTERN
 from silo.directory.errors import GrainKindUnknown, InvalidGrain, InvalidSettings
+from silo.persistence.declaration import PersistentField
 from silo.placement.rules import PlacementRule, parse_rule
 from silo.soft_state import SoftStateField
 
@@ -61,6 +62,7 @@ class GrainKind:
     drain_timeout_s: float | None = None
     on_participant_error: OnParticipantError = "abort"
     drain_tasks: bool = False
+    persistent: tuple[PersistentField, ...] = ()
 
     @property
     def origin(self) -> str:
@@ -110,6 +112,7 @@ def make_kind(cls: type, options: Mapping[str, object]) -> GrainKind:
         drain_timeout_s=chosen.seconds("drain_timeout"),
         on_participant_error=cast("OnParticipantError", chosen.one_of("on_participant_error", ("abort", "skip"))),
         drain_tasks=cast("bool", chosen.one_of("drain_tasks", (False, True))),
+        persistent=parts.persistent,
     )
 
 

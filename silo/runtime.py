@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from silo.activation.activation import ActivationLimits, Premises
+from silo.activation.activation import Activation, ActivationLimits, Premises
 from silo.activation.catalog import Catalog, CollectionLimits
 from silo.caller import Caller, CallIds
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.errors import Closed, HandshakeRefused, MembershipUnavailable, SiloError, SiloFenced
-from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, View
+from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, TurnRight, View
 from silo.directory.registrar import Registrar
 from silo.gateway import Gateway
 from silo.kinds import KindRegistry, OnBusy, require_on_busy
@@ -32,6 +32,8 @@ from silo.migration.lifecycle import DeactivationReason
 from silo.migration.outcome import MigrationOutcome
 from silo.moving.moves import Moves
 from silo.moving.parts import MIGRATE, MOVE_ANSWER_S, MoveLimits, MoveOrder, MoveParts
+from silo.persistence.contract import GrainStorage
+from silo.persistence.grain_states import StorageParts
 from silo.placement.decision import Placement
 from silo.reference import Reference, grain_id, reference_binder
 from silo.reporting import Reporter
@@ -58,6 +60,8 @@ LINKS_GRACE_S = 1.0
 """How long a leaving silo's last frames may take to be acknowledged."""
 LISTENER_GRACE_S = 0.5
 """How long streams that are still open may take to end."""
+ETAG_BITS = 96
+"""Of chance in the etag of a stored value: no two writes ever get the same."""
 MEET_TIMEOUT_S = 0.5
 """How long a silo waits, before it serves, for a member to greet it."""
 STRANGERS = (RefusalCode.TOKEN, RefusalCode.CLUSTER, RefusalCode.PROTOCOL)
@@ -110,6 +114,7 @@ class Runtime:
             self._telemetry = self._telemetry_at(self.me, self.name)
             self.membership = self._surroundings.open_membership()
             undo.push_async_callback(self.membership.close)
+            self._storage = await self._open_storage(undo)
             self.directory = self._surroundings.open_directory()
             if self._telemetry is not None:
                 self.directory = self._telemetry.observed(self.directory)
@@ -131,6 +136,18 @@ class Runtime:
             self._tasks.spawn(self.sweeper.run(), "sweep")
             undo.pop_all()
         log.info("silo.ready", silo=str(self.me), name=self.name, kinds=",".join(self.kinds.names))
+
+    async def _open_storage(self, undo: contextlib.AsyncExitStack) -> GrainStorage | None:
+        """Where persistent state is kept; None, and no connection, where no kind here has any."""
+        if not any(kind.persistent for kind in self.kinds):
+            return None
+        assert self._surroundings.open_storage is not None  # the host has seen to it
+        storage = self._surroundings.open_storage()
+        if self._telemetry is not None:
+            storage = self._telemetry.observed_storage(storage)
+        undo.push_async_callback(storage.close)
+        await storage.open()
+        return storage
 
     async def _meet_the_others(self) -> None:
         """Be greeted by a member before serving: a silo that they refuse would get grains, and nobody could call them.
@@ -282,6 +299,7 @@ class Runtime:
         )
         self._bind = reference_binder(self.kinds, self.caller)
         self.gateway = Gateway(self.book, ids, self.links, self.codec)
+        self.storage = self._storage_parts(right)
         self.catalog.open(
             Premises(
                 self.codec,
@@ -298,8 +316,9 @@ class Runtime:
                 self.router.on_forwarded_start,
                 self.caller.reference,
                 self.moves.begin,
-                lambda activation: self.catalog.begin_deactivation(activation, DeactivationReason.APPLICATION),
+                lambda activation: self.catalog.begin_deactivation(activation, _wish(activation)),
                 self._telemetry,
+                self.storage,
                 new_call_id=ids,
             )
         )
@@ -316,6 +335,21 @@ class Runtime:
             book=self.book,
             router=self.router,
             telemetry=self._telemetry,
+        )
+
+    def _storage_parts(self, right: TurnRight) -> StorageParts | None:
+        if self._storage is None:
+            return None
+        plain = Serializer(
+            self._registry, reference_type=Reference, bind_reference=self._bind_reference, reference_id=grain_id
+        )
+        rng = self._surroundings.rng
+        return StorageParts(
+            self._storage,
+            plain,
+            right,
+            self.settings.activation.state_bytes_max,
+            lambda: f"{rng.getrandbits(ETAG_BITS):024x}",
         )
 
     def _why_ineligible(self, row: SiloRow) -> str | None:
@@ -513,5 +547,13 @@ class Runtime:
         await self.router.close()
         await self.links.close(0.0)
         await self.catalog.close()
+        if self.storage is not None:
+            await self.storage.close()
         self.placement.close()
         await self.registrar.close()
+
+
+def _wish(activation: Activation) -> DeactivationReason:
+    """Why an activation wants to end."""
+    stale = activation.states is not None and activation.states.stale
+    return DeactivationReason.STALE_STATE if stale else DeactivationReason.APPLICATION

@@ -174,6 +174,8 @@ class ActivationSettings(_Checked):
     """An activation that served no call for this long is deactivated."""
     collect_every_s: Seconds = 30.0
     """How often idle activations are looked for."""
+    state_bytes_max: Bytes = 8 * MIB
+    """The largest value of one persistent state."""
 
 
 class QueueSettings(_Checked):
@@ -258,6 +260,8 @@ class SiloSettings(_Checked):
     """The cluster to join: lower-case letters, digits and hyphens."""
     redis: Annotated[str, AfterValidator(_redis_url)] | None = Field(default=None, repr=False)
     """The URL of the Redis or Valkey that keeps directory and membership."""
+    storage: Annotated[str, AfterValidator(_redis_url)] | None = Field(default=None, repr=False)
+    """The URL of the Redis or Valkey that keeps persistent state, if it is not the one of `redis`."""
     listen: Annotated[str, AfterValidator(_endpoint)] = "127.0.0.1:0"
     """Where to listen, as `host:port`. Port 0: any free port, and the one really bound is advertised."""
     advertise: Annotated[str, AfterValidator(_endpoint)] | None = None

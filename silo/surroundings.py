@@ -19,6 +19,8 @@ from silo.directory.redis_directory import RedisDirectory
 from silo.directory.redis_hints import RedisHints
 from silo.directory.redis_membership import RedisMembershipTable
 from silo.messaging.transport import Transport
+from silo.persistence.contract import GrainStorage
+from silo.persistence.redis_storage import RedisStorage
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -45,6 +47,8 @@ class Surroundings:
     new_incarnation: Callable[[], int]
     rng: random.Random
     process: ProcessIdentity | None = None
+    open_storage: Callable[[], GrainStorage] | None = None
+    """Makes where persistent state is kept; None where no grain may have any."""
     stopwatch: Callable[[], float] = time.perf_counter
 
 
@@ -72,6 +76,7 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
         new_incarnation=lambda: time.time_ns() // 1000,
         rng=random.SystemRandom(),
         process=process_identity(),
+        open_storage=lambda: RedisStorage.at(settings.storage or url, cluster),
     )
 
 

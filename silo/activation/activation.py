@@ -37,6 +37,7 @@ from silo.kinds import GrainKind, OnBusy
 from silo.logs import get_logger
 from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import Participant, ParticipantSet
+from silo.persistence.grain_states import GrainStates, StorageParts
 from silo.routing.call import Answer, Call, ValueCodec
 from silo.wire.frames import Flag, Outcome
 
@@ -95,6 +96,8 @@ class Premises:
     ]
     begin_deactivation: Callable[[Activation], None]
     telemetry: Telemetry | None = None
+    storage: StorageParts | None = None
+    """Where persistent state lies; None where no kind here has any."""
     base_context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """Turns run in copies of it: nothing of a caller's context reaches a grain, here as little as from afar."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -124,6 +127,7 @@ class Activation:
         "participants",
         "started_at",
         "state",
+        "states",
         "turns",
         "wants_deactivation",
         "work",
@@ -143,6 +147,8 @@ class Activation:
         )
         self.last_used = self.started_at = asyncio.get_running_loop().time()
         self.participants: ParticipantSet | None = None
+        self.states: GrainStates | None = None
+        """Its persistent states, where its kind has any."""
         self.move: Any = None
         """The move under way, where there is one."""
         self.wants_deactivation = False
@@ -339,10 +345,17 @@ class Activation:
         self.last_used = asyncio.get_running_loop().time()
         self._wake_opened()
         self._wake_drained()
+        if self.states is not None and self.states.stale:
+            self.end_if_wanted()  # nobody is served with what has been given up: those that wait go to a new activation
+            return
         if self.work is not None:
             self.work.timers.resume()
         self._start_all(self.turns.release())
-        if self.wants_deactivation:  # asked for while it could not be done: what has just started still ends here
+        self.end_if_wanted()  # what has just started still ends here
+
+    def end_if_wanted(self) -> None:
+        """Begin to deactivate, where that was asked for while it could not be done: too early, or during a move."""
+        if self.wants_deactivation and self.state is State.OPEN:
             self._premises.begin_deactivation(self)
 
     def hold(self) -> None:

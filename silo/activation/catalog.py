@@ -12,12 +12,21 @@ from silo.activation.activation import Activation, Premises, State, activation_f
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.contract import Registration
-from silo.directory.errors import Closed, DirectoryUnavailable, GrainMoved, NotExecuted, SiloFenced
+from silo.directory.errors import (
+    Closed,
+    DirectoryUnavailable,
+    GrainMoved,
+    NotExecuted,
+    SiloFenced,
+    StorageUnavailable,
+    StoredStateUnreadable,
+)
 from silo.directory.registrar import Registrar
 from silo.instances import build_instance
 from silo.kinds import GrainKind, KindRegistry
 from silo.logs import get_logger
 from silo.migration.lifecycle import ActivationReason, DeactivationReason
+from silo.persistence.grain_states import GrainStates
 from silo.routing.call import Answer, Call
 from silo.tasks import Tasks
 
@@ -174,15 +183,47 @@ class Catalog:
         activation.entry = entry
         activation.state = State.STARTING
         self.build(activation)
+        if activation.states is not None and not await self._read_states(activation, activation.states):
+            return
         await self.run_on_activate(activation, ActivationReason.CALL)
         activation.open()
 
-    async def _take_entry(self, activation: Activation, expected: Entry | None) -> Entry | None:
-        """Register the activation; answers with whoever holds the entry, or None if the row would not stand still."""
+    async def _read_states(self, activation: Activation, states: GrainStates) -> bool:
+        """Read what is stored for an activation; False where it turned out not to be its grain's, and is gone.
+
+        Raises:
+            ActivationFailed: it cannot be read.
+        """
+        await self.premises.right.held()
+        try:
+            async with asyncio.timeout(self.premises.limits.activation_timeout_s):
+                for _ in range(REGISTER_TRIES_MAX):
+                    claimed = await states.read_all()
+                    if claimed is None:
+                        return True
+                    # Either another activation holds the grain by now, or the directory has lost its epochs. It judges.
+                    entry = await self._take_entry(activation, activation.entry, claimed.epoch)
+                    if entry is None or entry.activation != activation.activation_id:
+                        if entry is not None:
+                            self._cache.learn(entry)
+                        self.reroute_all(activation)
+                        return False
+                    activation.entry = entry
+        except (StorageUnavailable, StoredStateUnreadable, TimeoutError) as error:
+            raise activation_failed(activation.id, error) from error
+        self.reroute_all(activation)
+        return False
+
+    async def _take_entry(self, activation: Activation, expected: Entry | None, known_epoch: int = 0) -> Entry | None:
+        """Register the activation; answers with whoever holds the entry, or None if the row would not stand still.
+
+        Args:
+            known_epoch: one that the grain has had, wherever that is known from; the new one is above it.
+        """
         own_id = activation.activation_id
         entry: Entry | None = None
         for _ in range(REGISTER_TRIES_MAX):
-            floor = expected.epoch if expected is not None else 0
+            floor = max(known_epoch, expected.epoch if expected is not None else 0)
             mine = Registration(activation.id, self.me, own_id, expected, floor)
             entry = await self.register(mine, until_answered=False)
             if entry is None:  # the expected row has gone: take the empty place
@@ -239,6 +280,8 @@ class Catalog:
         self.drop(activation, failure)
 
     async def run_on_activate(self, activation: Activation, reason: ActivationReason) -> None:
+        if activation.states is not None:
+            await activation.states.settle()
         hook = activation.kind.hooks.on_activate
         if hook is not None:
             instance = activation.instance
@@ -247,7 +290,11 @@ class Catalog:
 
     def build(self, activation: Activation) -> None:
         """Construct the grain's instance; raises what its constructor raises."""
-        activation.instance = activation.run_sync(lambda: build_instance(activation.kind, activation))
+        kind, storage = activation.kind, self.premises.storage
+        activation.instance = activation.run_sync(lambda: build_instance(kind, activation))
+        if kind.persistent:
+            assert storage is not None  # the host has made one for such kinds
+            activation.states = GrainStates(activation, activation.instance, kind.persistent, storage)
 
     # ------------------------------------------------------------------------------------------------------------- ends
 
@@ -292,8 +339,10 @@ class Catalog:
             log.warning("directory.row_left", entry=str(entry), why=str(error))
 
     def begin_deactivation(self, activation: Activation, reason: DeactivationReason) -> None:
-        """Deactivate in the background, where it is open and not moving."""
-        if activation.state is State.OPEN and activation.move is None:
+        """Deactivate in the background, where it is open and not moving; a stale state ends its move first."""
+        if reason is DeactivationReason.STALE_STATE and activation.state is State.OPEN and activation.move is not None:
+            activation.move.give_up("its persistent state is given up")  # after which this is asked for again
+        elif activation.state is State.OPEN and activation.move is None:
             activation.hold()
             self._tasks.spawn(self._deactivate(activation, reason), f"deactivate {activation.id}")
 

@@ -22,6 +22,7 @@ from silo.migration.participants import Part
 from silo.migration.payload import PAYLOAD_FORMAT, Payload, dehydrate, pack, schemas
 from silo.moving.parts import MoveParts
 from silo.moving.restored import restore
+from silo.persistence.state_part import StatePart
 from silo.soft_state import SoftStatePart
 from silo.wire.frames import Ask, Offer, Withdraw
 
@@ -130,6 +131,13 @@ class SourceMove:
             core is not None and core.phase is SourcePhase.DRAINING and not core.drained and self._paused_at is not None
         )
 
+    def give_up(self, why: str) -> None:
+        """End the move while the grain is still open here: it had better be made anew."""
+        if self._core is None:
+            self._finish(MoveStatus.ABORTED, why)
+        else:
+            self.post(handover.Failed(why))
+
     def post(self, event: handover.Event) -> None:
         if isinstance(event, handover.AskAnswered) and self._ask_timer is not None:
             self._ask_timer.cancel()
@@ -198,7 +206,8 @@ class SourceMove:
 
     def _ask(self) -> None:
         activation = self._activation
-        fields = [SoftStatePart(field, activation.instance) for field in activation.kind.soft_state]
+        fields: list[Part] = [SoftStatePart(field, activation.instance) for field in activation.kind.soft_state]
+        fields += [StatePart(field, activation.instance, weighs=True) for field in activation.kind.persistent]
         try:
             measured = dehydrate(fields, self._parts.codec, Departure(), bytes_max=self._parts.limits.payload_bytes_max)
         except SiloError as error:  # better to know before anything stops
@@ -395,11 +404,14 @@ class SourceMove:
         if activation.state is State.GONE and not catalog.readopt(activation):
             log.error("migration.given_back_too_late", grain=str(activation.id))
             return  # somebody has activated it here meanwhile
+        departed_epoch = activation.epoch
         activation.entry = self._core.entry
         self._parts.cache.forget_grain(activation.id)
         if activation.has_left_behind:  # what runs on has that instance; turns that begin now must not share it
             await self._rebuild()
             return
+        if activation.states is not None:
+            await activation.states.regain(departed_epoch)
         if reactivate:
             activation.state = State.STARTING
             try:
@@ -416,7 +428,9 @@ class SourceMove:
         activation, catalog = self._activation, self._parts.catalog
         activation.state = State.STARTING
         try:
-            restore(self._parts, activation, self._payload or self._packed_again())
+            payload = restore(self._parts, activation, self._payload or self._packed_again())
+            if activation.states is not None:
+                await activation.states.regain(payload.from_epoch)
             await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
         except SiloFenced:
             raise
@@ -442,6 +456,7 @@ class SourceMove:
         activation = self._activation
         if activation.move is self:
             activation.move = None
+            activation.end_if_wanted()
         outcome = MigrationOutcome(
             activation.id,
             status,

@@ -109,7 +109,7 @@ class TargetMove:
     def _activate(self) -> None:
         self._activation.entry = self._core.entry
         self._parts.cache.forget_grain(self._activation.id)
-        if self._activation.kind.hooks.on_activate is None:
+        if self._activation.kind.hooks.on_activate is None and not self._activation.kind.persistent:
             self.post(handover.Activated())
         else:
             self._spawn(self._run_on_activate, "activate")

@@ -73,6 +73,8 @@ class Instruments:
         )
         self.directory_duration = seconds("silo.directory.duration", "What one batch took the directory.")
 
+        self.storage_duration = seconds("silo.storage.duration", "What reads and writes of persistent state took.")
+
         self.moves_started = meter.create_counter("silo.migration.started", description="Moves begun at this silo.")
         self.moves_completed = meter.create_counter("silo.migration.completed", description="Grains moved away.")
         self.moves_failed = meter.create_counter("silo.migration.failed", description="Moves that did not happen.")

@@ -17,9 +17,11 @@ from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.contract import GrainDirectory
 from silo.directory.errors import OutcomeUnknown, Overloaded
 from silo.directory.membership import SiloStatus
+from silo.persistence.contract import GrainStorage
 from silo.telemetry.instruments import Instruments
 from silo.telemetry.moves import MoveRecord
 from silo.telemetry.observed_directory import ObservedDirectory
+from silo.telemetry.observed_storage import ObservedStorage
 from silo.telemetry.traces import parent_of, traceparent
 
 if TYPE_CHECKING:
@@ -210,6 +212,10 @@ class Telemetry:
     def observed(self, directory: GrainDirectory) -> GrainDirectory:
         """The directory, reporting what it is asked and how long that takes."""
         return ObservedDirectory(directory, self._instruments)
+
+    def observed_storage(self, storage: GrainStorage) -> GrainStorage:
+        """The storage of persistent state, likewise."""
+        return ObservedStorage(storage, self._instruments)
 
     def sampled(
         self,

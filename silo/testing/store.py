@@ -14,9 +14,15 @@ from typing import TypeVar
 
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.contract import Registration
-from silo.directory.errors import DirectoryUnavailable, MembershipUnavailable
+from silo.directory.errors import (
+    DirectoryUnavailable,
+    MembershipUnavailable,
+    StorageOutcomeUnknown,
+    StorageUnavailable,
+)
 from silo.directory.membership import TableRequest
 from silo.directory.memory_directory import PAGE_ENTRIES, DirectoryRows
+from silo.persistence.memory_storage import StorageCall
 from silo.testing.network import MemoryNetwork
 
 T = TypeVar("T")
@@ -80,6 +86,26 @@ class TableWay:
 
     async def after(self, _request: TableRequest) -> None:
         await self._store.travel_from(self._node)
+
+
+class StorageWay:
+    """The hooks of one silo's MemoryStorage: its way to what grains have stored."""
+
+    def __init__(self, store: Store, node: str) -> None:
+        self._store = store
+        self._node = node
+
+    async def before(self, _call: StorageCall) -> None:
+        try:
+            await self._store.travel_to(self._node)
+        except MembershipUnavailable as error:
+            raise StorageUnavailable(str(error)) from None
+
+    async def after(self, _call: StorageCall) -> None:
+        try:
+            await self._store.travel_from(self._node)
+        except MembershipUnavailable as error:
+            raise StorageOutcomeUnknown(str(error)) from None
 
 
 class DistantDirectory:

@@ -12,10 +12,11 @@ from silo.directory.lease import LeaseSettings
 from silo.directory.loop_membership import LoopMembership
 from silo.directory.memory_directory import DirectoryRows
 from silo.directory.memory_membership import MemoryMembershipTable
+from silo.persistence.memory_storage import MemoryStorage, StorageRows
 from silo.surroundings import Surroundings
 from silo.testing.network import DELAY_S, MemoryNetwork
 from silo.testing.nodes import Node
-from silo.testing.store import DistantDirectory, Store, TableWay
+from silo.testing.store import DistantDirectory, StorageWay, Store, TableWay
 
 
 class World:
@@ -34,6 +35,7 @@ class World:
         self.store = Store(self.network, random.Random(rng.random()))
         self.rows = DirectoryRows()
         self.table = MemoryMembershipTable()
+        self.storage_rows = StorageRows()
         self._incarnations = itertools.count(1)
 
     def surroundings(self, node: Node | str, clock: Callable[[], float] | None = None) -> Surroundings:
@@ -44,6 +46,7 @@ class World:
         """
         name = node if isinstance(node, str) else node.name
         way = TableWay(self.store, name)
+        storage_way = StorageWay(self.store, name)
         return Surroundings(
             open_transport=lambda _services: self.network.transport(node),
             open_directory=lambda: DistantDirectory(self.store, self.rows, name),
@@ -57,6 +60,7 @@ class World:
             ),
             new_incarnation=partial(next, self._incarnations),
             rng=self.draw_rng(),
+            open_storage=lambda: MemoryStorage(self.storage_rows, before=storage_way.before, after=storage_way.after),
             stopwatch=lambda: asyncio.get_running_loop().time(),
         )
 

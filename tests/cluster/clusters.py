@@ -16,6 +16,7 @@ from silo.client import Client
 from silo.directory.lease import LeaseSettings
 from silo.directory.memory_directory import DirectoryRows, MemoryDirectory
 from silo.host import Silo
+from silo.persistence.memory_storage import MemoryStorage, StorageRows
 from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
 from silo.settings import SiloSettings
 from silo.surroundings import Surroundings, real_surroundings
@@ -44,6 +45,8 @@ class MemoryStand:
 
     def __init__(self, seed: int = 1) -> None:
         self.world = World(random.Random(seed), lease=LEASE)
+        self.storage_calls: list[str] = []
+        """What the storage was asked, in order."""
         self.directory_calls: list[str] = []
         """What the directory was asked, in order."""
         self._clients = itertools.count(1)
@@ -53,6 +56,10 @@ class MemoryStand:
         return self.world.rows
 
     @property
+    def storage_rows(self) -> StorageRows:
+        return self.world.storage_rows
+
+    @property
     def network(self) -> MemoryNetwork:
         return self.world.network
 
@@ -60,16 +67,22 @@ class MemoryStand:
         return SiloSettings(name=name, listen=f"{name}:7000", insecure=True, lease=LEASE, **settings)
 
     def surroundings(self, settings: SiloSettings) -> Surroundings:
-        """The world's, with a directory that takes an even time and writes down what it is asked."""
+        """The world's, with a directory and a storage that take an even time and write down what they are asked."""
         name = str(settings.name)
         return replace(
             self.world.surroundings(name),
             open_directory=lambda: MemoryDirectory(self.rows, before=lambda call: self.asked(name, call)),
+            open_storage=lambda: MemoryStorage(self.storage_rows, before=self.storage_asked),
         )
 
     async def asked(self, _name: str, call: str) -> None:
         """A silo of this name asks the directory."""
         self.directory_calls.append(call)
+        await asyncio.sleep(DIRECTORY_DELAY_S)
+
+    async def storage_asked(self, call: str) -> None:
+        """A silo asks the storage."""
+        self.storage_calls.append(call)
         await asyncio.sleep(DIRECTORY_DELAY_S)
 
     def connect(self, gateways: list[str], **options: Any) -> Client:

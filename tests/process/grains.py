@@ -18,6 +18,8 @@ from silo.grain import Grain, grain, read_only, soft_state
 from silo.grain_context import current_activation
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
 from silo.migration.participants import DehydrateContext, RehydrateContext
+from silo.persistence.declaration import persistent
+from silo.persistence.persistent import Persistent
 from silo.reference import with_timeout
 from silo.testing.witness import FileWitness, What
 from tests.process.witnessed import WitnessedCaller
@@ -197,6 +199,21 @@ class Victim(WitnessedGrain):
         self._witness(What.FAULT, because=f"killed at {point}")
         self._witness(What.SILO_LOST, silo=self.incarnation, because="killed")
         os.kill(self.pid, signal.SIGKILL)
+
+
+@grain(kind="vault")
+class Vault(Grain):
+    """Stores what it is given before it says so."""
+
+    entries: Persistent[list[int]] = persistent(list)
+
+    async def put(self, number: int) -> None:
+        self.entries.value.append(number)
+        await self.entries.write()
+
+    @read_only
+    async def look(self) -> list[int]:
+        return self.entries.value
 
 
 @grain(kind="mirror")

@@ -15,6 +15,7 @@ from silo.directory.errors import DirectoryUnavailable, MembershipUnavailable
 from silo.directory.loop_membership import LoopMembership
 from silo.directory.membership import TableRequest
 from silo.host import Silo
+from silo.persistence.memory_storage import Hook, MemoryStorage, StorageCall
 from silo.settings import SiloSettings
 from silo.surroundings import Surroundings
 from silo.testing.virtual_time import run
@@ -34,6 +35,9 @@ class FaultyStand(MemoryStand):
         """The names of silos that cannot reach the directory."""
         self.without_table: set[str] = set()
         """Likewise, the membership table."""
+        self.storage_before: dict[str, Hook] = {}
+        self.storage_after: dict[str, Hook] = {}
+        """What befalls the way to the storage, there and back, by silo."""
         self.with_broken_lease: set[str] = set()
         """Likewise, those whose lease fails by a mistake of its own."""
 
@@ -51,9 +55,19 @@ class FaultyStand(MemoryStand):
             if name in self.with_broken_lease:
                 raise RuntimeError("a mistake in the lease")
 
+        async def to_storage(call: StorageCall) -> None:
+            await self.storage_asked(call)
+            if name in self.storage_before:
+                await self.storage_before[name](call)
+
+        async def from_storage(call: StorageCall) -> None:
+            if name in self.storage_after:
+                await self.storage_after[name](call)
+
         return replace(
             super().surroundings(settings),
             open_membership=lambda: LoopMembership(table, settings=LEASE, follow=table.follow, before=ask_table),
+            open_storage=lambda: MemoryStorage(self.storage_rows, before=to_storage, after=from_storage),
         )
 
 
@@ -87,6 +101,8 @@ def told(story: Callable[[Scene], Awaitable[None]]) -> Callable[[], None]:
                 stage.open_all()
                 scene.stand.without_directory.clear()
                 scene.stand.without_table.clear()
+                scene.stand.storage_before.clear()
+                scene.stand.storage_after.clear()
                 scene.stand.network.heal()
                 await scene.cluster.close()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from silo.grain import Grain, grain, one_way, read_only, soft_state, timeout
 from silo.migration.participants import Participant
+from silo.persistence.declaration import persistent
+from silo.persistence.persistent import Persistent
 from silo.reference import with_timeout
 
 
@@ -19,10 +21,18 @@ class WrongChoice(Grain): ...
 class Room(Grain):
     names: list[str] = soft_state(default="none")  # E: mypy=arg-type pyright=reportAssignmentType
     count: int = soft_state(default_factory=str.split)  # E: mypy=arg-type pyright=reportCallIssue
+    stored: Persistent[int] = persistent(int)
+    other: Persistent[Room] = persistent(Misspelt)  # E: mypy=arg-type pyright=reportAssignmentType
+    plain: Grain = persistent(Misspelt)  # E: mypy=assignment pyright=reportAssignmentType
+    wants: Persistent[bytes] = persistent(str.encode)  # E: mypy=arg-type pyright=reportArgumentType
     nothing: int = soft_state()  # E: mypy=call-overload pyright=reportCallIssue
 
     async def enter(self, player: str, *, loud: bool = False) -> int:
         self.key = "other"  # E: mypy=misc pyright=reportAttributeAccessIssue
+        self.stored = 3  # E: mypy=assignment pyright=reportAttributeAccessIssue
+        self.stored.value = "three"  # E: mypy=assignment pyright=reportAttributeAccessIssue
+        self.stored.etag = "mine"  # E: mypy=misc pyright=reportAttributeAccessIssue
+        self.stored.write()  # E: mypy=unused-coroutine pyright=reportUnusedCoroutine
         self.migrate("silo-2")  # E: mypy=call-arg pyright=reportCallIssue
         return 1
 

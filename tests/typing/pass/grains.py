@@ -15,6 +15,8 @@ from silo.kinds import GrainKind, kind_of
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
 from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import DehydrateContext, Participant, RehydrateContext
+from silo.persistence.declaration import persistent
+from silo.persistence.persistent import Persistent
 from silo.reference import grain_id, with_hint, with_timeout
 
 
@@ -58,6 +60,11 @@ class Room(Grain):
     board: Board = soft_state(default_factory=Board)
     topic: str = soft_state(default="", schema=2, upgrade=lambda schema, value: str(value))
     owner: str | None = soft_state(default=None)
+    stored: Persistent[Board] = persistent(Board)
+    by_annotation: Persistent[Board] = persistent()
+    names: Persistent[set[str]] = persistent(set)
+    visits: Persistent[int] = persistent(int, name="visited")
+    maybe: Persistent[Board | None] = persistent(lambda: None)
 
     def __init__(self) -> None:
         self.best = Scores()
@@ -75,6 +82,16 @@ class Room(Grain):
         assert_type(self.taken, set[str])
         assert_type(self.topic, str)
         assert_type(self.owner, str | None)
+        assert_type(self.stored.value, Board)
+        assert_type(self.maybe.value, Board | None)
+        assert_type(self.stored.exists, bool)
+        assert_type(self.stored.etag, str | None)
+        self.names.value.add(player)
+        self.visits.value += 1
+        self.maybe.value = Board()
+        await self.visits.write()
+        await self.names.read()
+        await self.stored.clear()
         other = self.grain(Room, "hall")
         assert_type(other, Room)
         self.migrate(to="silo-2", reason="closer to its players", on_busy="wait")

@@ -1,0 +1,1 @@
+"""Persistent state: attributes of a grain that outlive its activations, and where they are stored."""
