@@ -22,7 +22,7 @@ from typing import Any
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import Closed, MembershipUnavailable, SiloError
-from silo.directory.lease import LeaseCore, LeaseSettings
+from silo.directory.lease import LeaseCore
 from silo.directory.lease_events import (
     AdvanceAsked,
     Answered,
@@ -41,6 +41,7 @@ from silo.directory.lease_events import (
     UnwatchProcess,
     WatchProcess,
 )
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.loop_watch import LoopWatch, end_process
 from silo.directory.membership import (
     MembershipTable,

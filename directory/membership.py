@@ -47,6 +47,8 @@ class SiloInfo(msgspec.Struct, frozen=True, array_like=True):
     gateway: bool = True
     app_version: str = ""
     process: ProcessIdentity | None = None
+    lease_endpoint: str = ""
+    """Where its lease listens for the leases of others; empty if nowhere."""
 
 
 class SiloRow(msgspec.Struct, frozen=True, array_like=True):
@@ -70,6 +72,18 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
     run: str
     version: int
     rows: tuple[SiloRow, ...] = ()
+
+
+def members_at(table: Table, version: int) -> frozenset[SiloAddress]:
+    """Who was a member in that version; rows that were removed since were members of none that anybody may hold."""
+    return frozenset(
+        row.silo for row in table.rows if row.joined <= version and (row.dead is None or row.dead > version)
+    )
+
+
+def others_at(table: Table, version: int, silo: SiloAddress) -> frozenset[SiloAddress]:
+    """Likewise, without this silo."""
+    return members_at(table, version) - {silo}
 
 
 class View:

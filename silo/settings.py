@@ -30,7 +30,7 @@ from pydantic_settings import NoDecode
 
 from silo.directory.addresses import CLUSTER_PATTERN
 from silo.directory.errors import InvalidSettings
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_settings import LeaseSettings
 from silo.messaging.limits import LinkLimits
 
 KIB = 1024

@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 from silo.activation.activation import Activation, State
 from silo.client import Client
 from silo.directory.addresses import Entry
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_post import LeasePost
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.loop_membership import LoopMembership
 from silo.directory.memory_directory import DirectoryRows, MemoryDirectory
 from silo.directory.memory_membership import MemoryMembershipTable
@@ -57,6 +58,7 @@ class MemoryStand:
         self._rng = random.Random(seed)
         self._network = MemoryNetwork(random.Random(self._rng.random()))
         self._table = MemoryMembershipTable()
+        self._post = LeasePost()
         self._incarnations = itertools.count(1)
         self._clients = itertools.count(1)
 
@@ -67,7 +69,9 @@ class MemoryStand:
         return Surroundings(
             open_transport=lambda _: self._network.transport(str(settings.name)),
             open_directory=lambda: MemoryDirectory(self.rows, before=self._on_the_way),
-            open_membership=lambda: LoopMembership(self._table, settings=LEASE, follow=self._table.follow),
+            open_membership=lambda: LoopMembership(
+                self._table, settings=LEASE, post=self._post, follow=self._table.follow
+            ),
             new_incarnation=lambda: next(self._incarnations),
             rng=random.Random(self._rng.random()),
             stopwatch=lambda: asyncio.get_running_loop().time(),

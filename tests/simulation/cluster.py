@@ -7,7 +7,8 @@ import random
 from dataclasses import dataclass
 
 from silo.client import Client
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_post import LeasePost
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.loop_membership import LoopMembership
 from silo.directory.membership import SiloStatus
 from silo.directory.memory_directory import DirectoryRows
@@ -19,13 +20,14 @@ from silo.testing.network import MemoryNetwork
 from silo.testing.nodes import Node, NodeClock, NodeState
 from silo.testing.virtual_time import VirtualTimeLoop
 from tests.simulation.grains import GRAINS, Stage
-from tests.simulation.stores import DistantDirectory, Store, TableWay
+from tests.simulation.stores import DistantDirectory, LeaseRoad, Store, TableWay
 from tests.support.history import Placed
 from tests.support.witness import What
 
 DRIFT = 0.04
 """The most by which a silo's clock runs fast or slow; leases allow for 10 %."""
-LEASE = LeaseSettings(lease_s=5.0)
+LEASE = LeaseSettings(lease_s=5.0, grace_s=6.0)
+"""With less grace than by default, so that outages of the store within a run are longer and shorter than it."""
 SHUTDOWN_TIMEOUT_S = 15.0
 
 
@@ -72,6 +74,8 @@ class SimulatedCluster:
         self.store = Store(self.network, random.Random(rng.random()))
         self.rows = DirectoryRows()
         self.table = MemoryMembershipTable()
+        self._road = LeaseRoad(self.network)
+        self._post = LeasePost(self._road)
         self.silos: dict[str, Process] = {}
         """Those that were started and have neither left nor been killed."""
         self.clients: dict[str, ClientProcess] = {}
@@ -90,6 +94,7 @@ class SimulatedCluster:
         name = f"s{number}"
         endpoint = endpoint or f"host-{number}:7000"
         node = self.loop.node(name)
+        self._road.homes[endpoint] = name
         settings = SiloSettings(
             cluster="simulated",
             name=name,
@@ -119,6 +124,7 @@ class SimulatedCluster:
                 self.table,
                 settings=LEASE,
                 clock=clock,
+                post=self._post,
                 follow=self.table.follow,
                 before=way.before,
                 after=way.after,

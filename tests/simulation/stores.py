@@ -74,6 +74,21 @@ class TableWay:
         await self._store.travel_from(self._node)
 
 
+class LeaseRoad:
+    """The way of what silos' leases say to each other: by the network, and lost where that is cut."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self.homes: dict[str, str] = {}
+        """On which node each endpoint is."""
+        self._network = network
+
+    def __call__(self, sender: SiloAddress, receiver: SiloAddress, deliver: Callable[[], None]) -> None:
+        source, target = self.homes[sender.endpoint], self.homes[receiver.endpoint]
+        if not self._network.is_cut(source, target):
+            delay_s = self._network.draw_delay(source, target)
+            asyncio.get_running_loop().call_later(delay_s, deliver, context=contextvars.Context())
+
+
 class DistantDirectory:
     """One silo's way to the rows that all silos share; a `GrainDirectory`."""
 

@@ -62,7 +62,7 @@ class FaultyStand(MemoryStand):
             open_transport=lambda _: self._network.transport(name),
             open_directory=lambda: MemoryDirectory(self.rows, before=on_the_way),
             open_membership=lambda: LoopMembership(
-                self._table, settings=LEASE, follow=self._table.follow, before=ask_table
+                self._table, settings=LEASE, post=self._post, follow=self._table.follow, before=ask_table
             ),
             new_incarnation=lambda: next(self._incarnations),
             rng=random.Random(self._rng.random()),

@@ -10,7 +10,7 @@ import pytest
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import InvalidSettings, MembershipUnavailable, SiloFenced
-from silo.directory.lease import STALE_RENEWALS_MAX, LeaseCore, LeaseSettings, Observation, Phase
+from silo.directory.lease import STALE_RENEWALS_MAX, LeaseCore, Phase
 from silo.directory.lease_events import (
     AdoptView,
     AdvanceAsked,
@@ -24,13 +24,26 @@ from silo.directory.lease_events import (
     HoldRight,
     JoinAsked,
     Order,
+    PeerSaid,
     ProcessEnded,
     ReadAsked,
     ResignRight,
+    Tell,
     Ticked,
     UnwatchProcess,
     WatchProcess,
 )
+from silo.directory.lease_messages import (
+    Acknowledgement,
+    Assent,
+    AssentAsked,
+    Forward,
+    Forwarded,
+    LeaseMessage,
+    Probe,
+)
+from silo.directory.lease_observations import Observation
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.membership import (
     Advance,
     Bury,
@@ -47,7 +60,7 @@ from silo.directory.membership import (
 )
 from silo.directory.memory_membership import MemoryMembershipTable
 
-ME, OTHER, THIRD = (SiloAddress(f"10.0.0.{n}:7000", n) for n in (1, 2, 3))
+ME, OTHER, THIRD, FOURTH = (SiloAddress(f"10.0.0.{n}:7000", n) for n in (1, 2, 3, 4))
 HERE = ProcessIdentity("machine", 1, 1)
 INFO = SiloInfo(name="me", process=HERE)
 LOST = MembershipUnavailable("lost")
@@ -57,10 +70,12 @@ class OpenCore(LeaseCore):
     """A core that shows what it thinks of the others."""
 
     def since(self, silo: SiloAddress) -> float:
-        return self._observed[silo].since
+        seen = self.observations.of(silo)
+        assert seen is not None
+        return seen.since
 
     def hear_of(self, silo: SiloAddress, at: float) -> None:
-        self._observed[silo] = Observation("run", 1, at)
+        self.observations._observed[silo] = Observation("run", 1, at)
 
     def judges_at(self, silo: SiloAddress, now: float) -> float:
         return self._judge_at(silo, now)
@@ -393,6 +408,180 @@ def test_of_two_judges_one_waits_a_beat_for_the_other_unless_that_one_is_silent_
     assert sorted(extra) == pytest.approx([0.0, 1.0])
 
 
+# ---- what others say
+
+
+def peers(member: Story) -> Story:
+    other_joins(member)
+    other_joins(member, THIRD)
+    return member
+
+
+def told(orders: list[Order]) -> list[tuple[SiloAddress, LeaseMessage]]:
+    return [(order.peer, order.message) for order in orders if isinstance(order, Tell)]
+
+
+def late_for(story: Story) -> Verdict:
+    """A verdict on OTHER that could take effect now."""
+    table = story.table.table
+    return Verdict(OTHER, table.run, table.version, next(row.seq for row in table.rows if row.silo == OTHER))
+
+
+def test_nobody_is_probed_in_good_times_and_everybody_each_beat_once_a_renewal_is_old(member: Story) -> None:
+    peers(member)
+    sent_at = member.now - 0.01
+    member.renew_until(member.now + 20)
+    probes: list[float] = []
+    renewed = member.core.evidence.renewed
+    assert renewed > sent_at + 18
+    while member.core.wake_at(member.now) < renewed + 4.5:
+        orders = member.tick_at(member.core.wake_at(member.now))
+        probes += [message.echo for _, message in told(orders) if isinstance(message, Probe)]
+        for request in asked(orders):
+            member.on(Failed(request, member.now, LOST))
+    beats = [renewed + 2.0, renewed + 3.0, renewed + 4.0]
+    assert probes == pytest.approx([beat for beat in beats for _ in (OTHER, THIRD)])
+
+
+def test_acknowledgements_of_half_the_others_count_from_when_they_were_asked_for(member: Story) -> None:
+    peers(member)
+    renewed = member.core.evidence.renewed
+    member.now = renewed + 4.0
+    assert member.on(PeerSaid(OTHER, Acknowledgement(renewed + 3.0))) == [HoldRight(renewed + 8.0)]
+    assert member.on(PeerSaid(THIRD, Acknowledgement(renewed + 2.5))) == [], "one of two others is enough"
+    assert member.on(PeerSaid(OTHER, Acknowledgement(renewed + 2.0))) == [], "nothing goes back"
+    assert member.on(PeerSaid(OTHER, Acknowledgement(member.now + 1))) == [], "what was never asked"
+    member.now = renewed + 29
+    assert member.on(PeerSaid(OTHER, Acknowledgement(member.now))) == [HoldRight(renewed + 30.0)], "L+G ends it"
+
+
+def test_a_view_with_more_others_asks_for_more_acknowledgements(member: Story) -> None:
+    peers(member)
+    renewed = member.core.evidence.renewed
+    member.now = renewed + 4.0
+    member.on(PeerSaid(OTHER, Acknowledgement(renewed + 3.0)))
+    assert member.core.deadline == renewed + 8.0
+    member.table.carry_out(Join(FOURTH, SiloInfo(name="4")))
+    member.on(Answered(Read(), member.now, TableAnswer(TableStatus.OK, member.table.table)))
+    assert member.core.deadline == renewed + 5.0, "two of three now"
+
+
+def test_a_lone_silo_has_nobody_to_acknowledge_it(member: Story) -> None:
+    assert member.core.deadline == member.core.evidence.renewed + 5.0
+    assert member.core.wake_at(member.now) == pytest.approx(member.now - 0.01 + 1.0), "and probes nobody"
+
+
+def test_an_acknowledgement_is_a_promise_not_to_assent_for_the_wait(member: Story) -> None:
+    peers(member)
+    assert told(member.on(PeerSaid(OTHER, Probe(7.0)))) == [(OTHER, Acknowledgement(7.0))]
+    promised = member.now
+    verdict = late_for(member)
+    member.now = promised + 5.49
+    assert member.on(PeerSaid(THIRD, AssentAsked(verdict))) == []
+    member.now = promised + 5.51
+    assert told(member.on(PeerSaid(THIRD, AssentAsked(verdict)))) == [(THIRD, Assent(verdict))]
+
+
+def test_a_silo_that_was_heard_of_late_is_not_assented_to(member: Story) -> None:
+    peers(member)
+    member.on(PeerSaid(OTHER, Acknowledgement(member.now)))
+    assert member.on(PeerSaid(THIRD, AssentAsked(late_for(member)))) == []
+
+
+def test_H1_who_assented_acknowledges_no_more_until_the_table_shows_the_verdict_void(member: Story) -> None:
+    peers(member)
+    verdict = late_for(member)
+    member.now += 10
+    member.on(PeerSaid(THIRD, AssentAsked(verdict)))
+    assert member.on(PeerSaid(OTHER, Probe(1.0))) == []
+    before = member.now - 0.001
+    member.table.carry_out(Renew(OTHER, seen=3, prev=1))
+    shown = TableAnswer(TableStatus.OK, member.table.table)
+    member.on(Answered(Read(), before, shown))
+    assert told(member.on(PeerSaid(OTHER, Probe(2.0)))) == [], "an answer to what was sent before the assent"
+    member.now += 1
+    member.on(Answered(Read(), member.now, shown))
+    assert told(member.on(PeerSaid(OTHER, Probe(3.0)))) == [(OTHER, Acknowledgement(3.0))]
+
+
+def test_H1_who_assented_and_reads_that_it_was_carried_acknowledges_never_again(member: Story) -> None:
+    peers(member)
+    verdict = late_for(member)
+    member.now += 10
+    member.on(PeerSaid(THIRD, AssentAsked(verdict)))
+    member.table.carry_out(verdict)
+    member.now += 1
+    assert member.on(PeerSaid(OTHER, Probe(1.0))) == [], "nor while it does not know"
+    member.on(Answered(Read(), member.now, TableAnswer(TableStatus.OK, member.table.table)))
+    assert member.core.view.is_dead(OTHER)
+    assert member.on(PeerSaid(OTHER, Probe(2.0))) == []
+
+
+def test_an_assent_to_another_run_of_the_store_waits_until_the_binding_is_shed(member: Story) -> None:
+    """Else an old request that comes late would replace the newer binding, and any answer would shed it."""
+    peers(member)
+    newer = msgspec.structs.replace(late_for(member), run="newer")
+    member.now += 10
+    member.on(PeerSaid(THIRD, AssentAsked(newer)))
+    assert member.on(PeerSaid(THIRD, AssentAsked(late_for(member)))) == []
+    assert member.core.promises.bound[OTHER].run == "newer"
+
+
+def test_a_verdict_asks_all_members_of_every_view_that_its_target_may_hold(member: Story) -> None:
+    peers(member)
+    member.table.carry_out(Bury(THIRD, "gone"))  # OTHER has declared a version that had it
+    member.renew_until(member.core.since(OTHER) + 6.6)
+    verdict = late_for(member)
+    orders = member.on(Answered(Read(), member.now, TableAnswer(TableStatus.OK, member.table.table)))
+    assert told(orders) == [(THIRD, AssentAsked(verdict))]
+    assert asked(orders) == [], "mine is one of two in the older view"
+    assert asked(member.on(PeerSaid(THIRD, Assent(verdict)))) == [verdict]
+
+
+def test_the_table_is_asked_through_the_others_in_turn_while_it_does_not_answer(member: Story) -> None:
+    peers(member)
+    ways: list[SiloAddress | None] = []
+    for _ in range(4):
+        orders = member.tick_at(member.core.wake_at(member.now))
+        while not (asked(orders) or any(isinstance(message, Forward) for _, message in told(orders))):
+            orders = member.tick_at(member.core.wake_at(member.now))
+        for request in asked(orders):
+            ways.append(None)
+            member.on(Failed(request, member.now, LOST))
+        ways += [peer for peer, message in told(orders) if isinstance(message, Forward)]
+    assert ways == [None, OTHER, THIRD, None]
+
+
+def test_a_renewal_that_another_passed_on_counts_from_when_it_left(member: Story) -> None:
+    peers(member)
+    start = member.core.wake_at(member.now)
+    member.on(Failed(asked(member.tick_at(start))[0], start, LOST))
+    forward = told(member.tick_at(start + 1.0))[0][1]
+    assert isinstance(forward, Forward)
+    answer = member.table.carry_out(forward.renewal)
+    member.now += 0.5
+    member.on(PeerSaid(OTHER, Forwarded(forward.echo, forward.renewal, answer)))
+    assert member.core.deadline == start + 1.0 + 5.0
+
+
+def test_a_renewal_is_passed_on_for_the_silo_that_it_renews_and_for_no_other(member: Story) -> None:
+    peers(member)
+    renewal = Renew(OTHER, seen=3, prev=1)
+    assert member.on(PeerSaid(THIRD, Forward(4.0, renewal))) == []
+    assert asked(member.on(PeerSaid(OTHER, Forward(4.0, renewal)))) == [renewal]
+    answer = member.table.carry_out(renewal)
+    orders = member.on(Answered(renewal, member.now, answer))
+    assert told(orders) == [(OTHER, Forwarded(4.0, renewal, answer))]
+    member.table.carry_out(Bury(OTHER, "test"))
+    answer = member.table.carry_out(Renew(OTHER, seen=3, prev=2))
+    assert answer.status is TableStatus.DEAD
+    member.on(PeerSaid(OTHER, Forward(5.0, Renew(OTHER, seen=3, prev=2))))
+    assert not any(
+        isinstance(order, ResignRight)
+        for order in member.on(Answered(Renew(OTHER, seen=3, prev=2), member.now, answer))
+    ), "the death of another is not mine"
+
+
 # ---- proof
 
 
@@ -433,6 +622,13 @@ def test_any_event_in_any_phase_is_borne() -> None:
             for request in (Join(ME, INFO), Renew(ME, 1, 1), Verdict(OTHER, "r", 1, 1), Bury(OTHER, ""), Read())
             for status in TableStatus
         ),
+        PeerSaid(OTHER, Probe(1.0)),
+        PeerSaid(OTHER, Acknowledgement(1.0)),
+        PeerSaid(OTHER, AssentAsked(Verdict(ME, "r", 1, 1))),
+        PeerSaid(OTHER, AssentAsked(Verdict(OTHER, "r", 1, 1))),
+        PeerSaid(OTHER, Assent(Verdict(OTHER, "r", 1, 1))),
+        PeerSaid(OTHER, Forward(1.0, Renew(OTHER, 1, 1))),
+        *(PeerSaid(OTHER, Forwarded(1.0, Renew(ME, 1, 1), TableAnswer(each, answer.table))) for each in TableStatus),
         Failed(Join(ME, INFO), 1.0, LOST),
         Failed(Renew(ME, 1, 1), 1.0, LOST),
         Failed(Read(), 1.0, LOST),
@@ -450,6 +646,9 @@ def test_settings_out_of_range_are_refused() -> None:
     for lease_s in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(InvalidSettings, match="lease_s"):
             LeaseSettings(lease_s=lease_s)
+    for grace_s in (-1.0, math.inf, math.nan):
+        with pytest.raises(InvalidSettings, match="grace_s"):
+            LeaseSettings(grace_s=grace_s)
     for drift in (0.0, 1.0, -0.1):
         with pytest.raises(InvalidSettings, match="drift"):
             LeaseSettings(drift=drift)
@@ -458,4 +657,7 @@ def test_settings_out_of_range_are_refused() -> None:
 def test_R120_a_beat_is_shorter_than_eligibility_and_that_shorter_than_the_wait() -> None:
     settings = LeaseSettings()
     assert settings.renew_every_s < settings.eligible_within_s < settings.gap_s < settings.lease_s < settings.wait_s
+    assert settings.probe_after_s + 2 * settings.renew_every_s < settings.lease_s, "there is time to ask the others"
+    assert settings.lease_s + settings.grace_s < settings.wait_alone_s
     assert (settings.renew_every_s, settings.eligible_within_s, settings.wait_s) == (1.0, 2.0, 5.5)
+    assert settings.wait_alone_s == pytest.approx(33.0)

@@ -15,7 +15,7 @@ import redis
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import Closed, InvalidSettings, MembershipUnavailable, SiloFenced
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.lease_thread import ThreadedMembership
 from silo.directory.membership import (
     Bury,
@@ -228,7 +228,7 @@ async def test_R118_a_silo_that_stops_renewing_is_declared_dead_in_time(redis_ur
 JOINS = """
 import asyncio, sys
 from silo.directory.addresses import SiloAddress
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.lease_thread import ThreadedMembership
 from silo.directory.membership import SiloInfo
 from silo.directory.process_identity import process_identity

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 import silo.settings
 from silo.configuration import Configuration, load, without_password
 from silo.directory.errors import InvalidSettings
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_settings import LeaseSettings
 from silo.host import check_placement
 from silo.messaging.limits import LinkLimits
 from silo.settings import (
