@@ -75,7 +75,7 @@ class OpenCore(LeaseCore):
         return seen.since
 
     def hear_of(self, silo: SiloAddress, at: float) -> None:
-        self.observations._observed[silo] = Observation("run", 1, at)
+        self.observations._observed[silo] = Observation("run", 1, at)  # pyright: ignore[reportPrivateUsage] - it stands for a history
 
     def judges_at(self, silo: SiloAddress, now: float) -> float:
         return self._judge_at(silo, now)

@@ -6,7 +6,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import pytest
@@ -64,7 +64,7 @@ class End:
 
 
 @contextmanager
-def ends(*ends: End) -> Iterator[tuple[End, ...]]:
+def ends(*ends: End) -> Generator[tuple[End, ...]]:
     try:
         yield ends
     finally:
