@@ -62,6 +62,7 @@ from silo.directory.membership import (
     Bury,
     Join,
     Read,
+    Rejoin,
     Renew,
     SiloInfo,
     SiloRow,
@@ -124,7 +125,9 @@ class LeaseCore:
         self._ways = Ways()
         self._forwarding: dict[SiloAddress, Forward] = {}  # what I was asked to pass on, and have not answered
         self._probed_at = -math.inf
-        self._renewing: Renew | None = None
+        self._lost: set[str] = set()  # the ids of tables that are no more
+        self._rejoining = False  # the table that had my row is one of them
+        self._renewing: Renew | Rejoin | None = None
         self._renewal_at = -math.inf  # when the last renewal was ordered
         self._stale_renewals = 0
         self._hinted = 0  # the newest version that somebody spoke of
@@ -219,8 +222,13 @@ class LeaseCore:
 
     def _renew(self, now: float) -> None:
         if self._me is not None and self._row is not None:
-            self._renewing = Renew(self._me, seen=self._table.version, prev=self._row.seq)
             self._renewal_at = now
+            if self._rejoining and self._info is not None:
+                self._ways.choose(())  # this is for the table itself
+                self._renewing = Rejoin(self._me, self._info, self._row.status, self._table)
+                self._orders.append(AskTable(self._renewing))
+                return
+            self._renewing = Renew(self._me, seen=self._table.version, prev=self._row.seq, table=self._table.id)
             way = self._ways.choose(self._others)
             if way is None:
                 self._orders.append(AskTable(self._renewing))
@@ -257,11 +265,16 @@ class LeaseCore:
         match request:
             case Renew() if not mine:
                 self._return(request, answer)
-            case Join() | Renew() if status is TableStatus.OK and self.phase in (Phase.JOINING, Phase.MEMBER):
+            case Join() | Renew() | Rejoin() if status is TableStatus.OK and self.phase in (
+                Phase.JOINING,
+                Phase.MEMBER,
+            ):
                 self.evidence.take_renewal(sent_at)
+            case Renew() if status is TableStatus.LOST:
+                stale = self._lose(request.table, now)
             case Renew() if status is TableStatus.STALE:
                 stale = request == self._renewing
-            case Join() if status is TableStatus.STALE:
+            case Join() | Rejoin() if status is TableStatus.STALE:
                 stale = True  # the row is there by an earlier try, and its lease counts from nothing yet
             case Verdict() if request == self._verdict:
                 self._verdict = None
@@ -271,14 +284,21 @@ class LeaseCore:
             self._renewing = None
         if isinstance(request, Bury):
             self._burying.discard(request.target)
-        if status is TableStatus.DEAD and self.phase in (Phase.JOINING, Phase.MEMBER):
+        if (
+            status is TableStatus.DEAD
+            and not isinstance(request, Advance)
+            and self.phase in (Phase.JOINING, Phase.MEMBER)
+        ):
             self._resign(Phase.DEAD, "the table calls it dead")
-        self._adopt(answer.table, sent_at, now)
+        self._adopt(answer.table, sent_at, now, rejoined=isinstance(request, Rejoin))
         if self.phase is Phase.MEMBER:
             self._hold()  # before the renewal that declares the view by which it counts
             self._bury_proven()
             self._judge(now)
             self._follow(now, stale=stale)
+        if isinstance(request, Advance) and self._rejoining:
+            self._postpone(request, now)  # it said nothing to a row that is there no more
+            return
         given_up = self.phase is Phase.DEAD and isinstance(request, Join | Advance)
         self._conclude(request, self._refusal() if given_up else None)
 
@@ -304,6 +324,11 @@ class LeaseCore:
             self._orders.extend(Conclude(token, error) for token in readers)
             self._read()
 
+    def _postpone(self, request: TableRequest, now: float) -> None:
+        for errand in self._errands.values():
+            if errand.request == request and errand.retry_at is None:
+                errand.retry_at = now + self.settings.renew_every_s
+
     def _on_failure(self, request: TableRequest, sent_at: float, because: SiloError, now: float) -> None:
         if request == self._renewing and self._ways.is_direct:
             self._renewing = None  # the next one goes out at its time
@@ -327,8 +352,33 @@ class LeaseCore:
 
     # ---- the table and its view
 
-    def _adopt(self, table: Table, sent_at: float, now: float) -> None:
+    def _is_inside(self) -> bool:
+        return self.phase in (Phase.JOINING, Phase.MEMBER)
+
+    def _lose(self, table_id: str, now: float) -> bool:
+        """The table of this id is no more, and what it still says counts for nothing; True if my row goes into the new.
+
+        While it held the right, it was not dead in the table that is no more: the lease stands as it is, and its row
+        comes back with all the others that it knows. A silo without the right may have been replaced.
+        """
+        self._lost.add(table_id)
+        if self._row is None or self._table.id != table_id or self._rejoining or self.phase is not Phase.MEMBER:
+            return False
+        if now >= self.deadline:
+            self._resign(Phase.DEAD, "the table was lost while it did not hold the right to start turns")
+            return False
+        self._rejoining = True
+        return True
+
+    def _adopt(self, table: Table, sent_at: float, now: float, *, rejoined: bool) -> None:
+        if table.id in self._lost:
+            return
         row = next((row for row in table.rows if row.silo == self._me), None)
+        if self._row is not None and table.id != self._table.id:
+            self._lose(self._table.id, now)
+            if not rejoined or not self._is_inside() or row is None or row.seq == 0:
+                return
+            self._rejoining, self._row = False, None
         if self._is_older(table, row):
             return
         newer, was = table.version > self._table.version, self.phase

@@ -57,13 +57,19 @@ class Ballots:
     def is_carried(self, verdict: Verdict, table: Table) -> bool:
         """Whether the verdict has its majority in every view; one without other members asks for none.
 
-        That the target's row is there, and that somebody is a member besides it, is for the caller to know.
+        A target that has declared no view of this table may hold one of a table that was lost: then no majority is
+        known to be one. That somebody is a member besides it is for the caller to know.
         """
         assents = self._assents.get(verdict.target, set())
-        return self.is_open(verdict) and all(
-            self.is_majority(len(others & assents), len(others))
-            for others in views_held(table, verdict.target)
-            if others
+        declared = any(row.silo == verdict.target and row.seen > 0 for row in table.rows)
+        return (
+            declared
+            and self.is_open(verdict)
+            and all(
+                self.is_majority(len(others & assents), len(others))
+                for others in views_held(table, verdict.target)
+                if others
+            )
         )
 
     def is_majority(self, assents: int, others: int) -> bool:

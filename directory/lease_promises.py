@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.lease_settings import LeaseSettings
-from silo.directory.membership import Verdict, View
+from silo.directory.membership import Verdict, View, table_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,15 @@ class Promises:
         """Shed what the table has made void, as this answer to a request of that time shows."""
         for silo, binding in list(self.bound.items()):
             row = view.row(silo)
-            if row is None:  # its row was removed, so it is dead; or too new for this answer
-                if view.version > binding.version:
-                    del self.bound[silo]
-            elif row.dead is None and sent_at >= binding.at and self.is_void(binding, view, row.seq):
+            if table_id(binding.run) != view.table.id:
+                # That table was lost, perhaps after the verdict was carried. Once S is over, the silo can have no
+                # right left from before it.
+                void = sent_at >= binding.at + self._settings.wait_alone_s
+            elif row is None:  # its row was removed, so it is dead; or too new for this answer
+                void = view.version > binding.version
+            else:
+                void = row.dead is None and sent_at >= binding.at and self.is_void(binding, view, row.seq)
+            if void:
                 del self.bound[silo]
         for kept in (self.acknowledged, self.heard):
             for silo in [silo for silo, at in kept.items() if sent_at - at > self._settings.wait_s]:

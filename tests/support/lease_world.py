@@ -2,8 +2,8 @@
 
 Times are seconds. Every silo has a clock of its own that starts anywhere and runs up to 4 % fast or slow. Requests,
 answers and what silos say to each other are lost, delayed and repeated, in one direction or both; silos are paused,
-crash, join and say goodbye; the store goes away, stands still, or fails over and loses renewals. `violation` is set
-once a silo that the table calls dead may start a turn.
+crash, join and say goodbye; the store goes away, stands still, fails over and loses renewals, or loses the table.
+`violation` is set once a silo that the table calls dead, or that a lost one has called so, may start a turn.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class World:
         self.at(self.now + delay, deliver)
 
     def _check(self) -> None:
-        dead = {row.silo for row in self.table.table.rows if row.dead is not None}
+        dead = {row.silo for row in self.table.table.rows if row.dead is not None} | self.deaths.keys()
         for node in self.nodes:
             if node.state == "gone":
                 continue
@@ -341,8 +341,10 @@ def _mishap(world: World, rng: random.Random) -> None:
         world.set_store(rng.choice(["away", "still"]))
     elif chance < 0.88:
         world.set_store("up")
-    elif chance < 0.92:
+    elif chance < 0.91:
         world.table.fail_over(world.snapshots[0])
+    elif chance < 0.92:
+        world.table.lose()
     elif chance < 0.97:
         if len(world.nodes) < 8:
             world.add()

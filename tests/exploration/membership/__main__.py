@@ -12,7 +12,7 @@ import time
 
 from tests.exploration.membership.configurations import ALL, SMALL
 from tests.exploration.membership.explore import explore
-from tests.exploration.membership.planted import PLANTED
+from tests.exploration.membership.planted import PLANTED, PLANTED_LOSS
 from tests.exploration.membership.world import World
 
 PLANTED_S_MAX = 60.0
@@ -27,7 +27,7 @@ def main() -> int:
     until = time.monotonic() + 60 * arguments.minutes
     wrong = 0
     if arguments.configs == "planted":
-        for name, planted in PLANTED.items():
+        for name, planted in {**PLANTED, **PLANTED_LOSS}.items():
             found = explore(World(planted.configuration, planted.parts), seconds_max=PLANTED_S_MAX, traced=True)
             print(f"{name}: {found}", flush=True)
             wrong += found.counterexample is None

@@ -16,6 +16,13 @@ SMALL: Final = (
 )
 """Seconds: part of the tests."""
 
+LOSS: Final = (
+    Configuration("2 silos: the table lost", silos=2, wipes=1),
+    Configuration("3 silos: the table lost", silos=3, wipes=1),
+    Configuration("2 silos, 1 joiner: the table lost", silos=2, joiners=1, wipes=1),
+)
+"""Likewise, where the store loses the whole table."""
+
 LARGE: Final = (
     Configuration("2 silos, acknowledgements delayed, drift", silos=2, delays="a", drifts=True),
     Configuration("2 silos, 1 joiner: acknowledgements delayed", silos=2, joiners=1, delays="a"),
@@ -40,7 +47,9 @@ LARGE: Final = (
     ),
     Configuration("4 silos, 2 joiners: 3 changes", silos=4, joiners=2, changes=3),
     Configuration("3 silos, 1 joiner: drift, failover", silos=3, joiners=1, drifts=True, failovers=1),
+    Configuration("2 silos: the table lost twice", silos=2, wipes=2),
+    Configuration("3 silos, 1 joiner: the table lost", silos=3, joiners=1, wipes=1),
 )
 """Minutes together; roughly by size."""
 
-ALL: Final = {configuration.name: configuration for configuration in (*SMALL, *LARGE)}
+ALL: Final = {configuration.name: configuration for configuration in (*SMALL, *LOSS, *LARGE)}

@@ -25,6 +25,8 @@ PEERS = tuple(SiloAddress(f"peer-{number}:1", 1) for number in range(8))
 INFO = {silo: SiloInfo(silo.endpoint) for silo in (VICTIM, *PEERS)}
 VERSION = 10
 """Of the oldest view that is kept; it is member number 0."""
+RUN, RUN_NEXT, TABLE_NEXT = "run-0/table-0", "run-1/table-0", "run-0/table-1"
+"""The run of the store and the table in it; after a failover; after the table was lost."""
 SEQ = 5
 """Of the victim's row, whenever nothing is under way: renewals only change whether others have seen the newest."""
 
@@ -112,19 +114,20 @@ class OpenTable(MemoryMembershipTable):
     """A table that can be put into a state."""
 
     def stand(self, table: Table) -> None:
-        self._run = self._run_seen = table.run
+        self._run, _, self._id = table.run.partition("/")
+        self._run_seen = self._run
         self._version = table.version
         self._rows = {row.silo: row for row in table.rows}
 
 
 def table_of(
-    members: Sequence[int], *, views: int, declared: int, dead: bool = False, run: str = "run-0", seq: int = SEQ
+    members: Sequence[int], *, views: int, declared: int, dead: bool = False, run: str = RUN, seq: int = SEQ
 ) -> Table:
     """The table whose newest view has the number `views - 1`.
 
     Args:
         members: of each peer, the views in which it is a member, as bits from the oldest view on.
-        declared: the number of the view that the victim has declared.
+        declared: the number of the view that the victim has declared; below 0 for none of this table.
         dead: whether the victim was declared dead, by the change after the newest view.
     """
     rows = [
@@ -133,7 +136,7 @@ def table_of(
             INFO[VICTIM],
             SiloStatus.DEAD if dead else SiloStatus.ACTIVE,
             seq=seq,
-            seen=VERSION + declared,
+            seen=VERSION + declared if declared >= 0 else 0,
             joined=1,
             dead=VERSION + views if dead else None,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +17,7 @@ from silo.directory.lease_messages import Acknowledgement
 from silo.directory.lease_observations import Observation, Observations
 from silo.directory.lease_promises import Promises
 from silo.directory.lease_settings import LeaseSettings
-from silo.directory.membership import Renew, SiloStatus, Table, TableAnswer, TableRequest, Verdict
+from silo.directory.membership import Renew, SiloStatus, Table, TableAnswer, TableRequest, Verdict, View
 from tests.exploration.membership.cores import VICTIM, OpenCore, OpenTable, Ticks
 from tests.exploration.membership.world import Configuration, Parts
 
@@ -203,6 +204,48 @@ class NoRunId(OpenCore):
         self.observations = IgnoresTheRun(settings)
 
 
+# ---- a table that was lost
+
+
+class CarriesUndeclared(Ballots):
+    def is_carried(self, verdict: Verdict, table: Table) -> bool:
+        rows = tuple(msgspec.structs.replace(row, seen=max(row.seen, 1)) for row in table.rows)
+        return super().is_carried(verdict, msgspec.structs.replace(table, rows=rows))
+
+
+class JudgesByLostViews(OpenCore):
+    """A majority is looked for though the target has declared no view of this table."""
+
+    def __init__(self, settings: LeaseSettings) -> None:
+        super().__init__(settings)
+        self.ballots = CarriesUndeclared()
+
+
+class RejoinsFenced(OpenCore):
+    """A silo joins the next table though it does not hold the right."""
+
+    def _lose(self, table_id: str, now: float) -> bool:
+        held, self.deadline = self.deadline, math.inf
+        try:
+            return super()._lose(table_id, now)
+        finally:
+            self.deadline = held
+
+
+class ShedsOverTables(Promises):
+    def learn(self, view: View, sent_at: float) -> None:
+        self.bound = {silo: binding for silo, binding in self.bound.items() if binding.run == view.table.run}
+        super().learn(view, sent_at)
+
+
+class ForgetsWithTheTable(OpenCore):
+    """An assent binds no longer than the table lasts."""
+
+    def __init__(self, settings: LeaseSettings) -> None:
+        super().__init__(settings)
+        self.promises = ShedsOverTables(settings)
+
+
 # ---- times
 
 
@@ -282,3 +325,10 @@ PLANTED: Final = {
     "a verdict is not bound to seq": _in(Parts(table=VerdictNotBoundToSeq), 2),
 }
 """The nineteen that an earlier exploration of the rule was shown to find."""
+
+PLANTED_LOSS: Final = {
+    "a majority of views that were lost": _in(Parts(JudgesByLostViews), 2, 1, wipes=1),
+    "a fenced silo joins the next table": _in(Parts(RejoinsFenced), 2, wipes=1),
+    "an assent binds no longer than the table": _in(Parts(ForgetsWithTheTable), 3, wipes=1),
+}
+"""Likewise, of what is done about a table that was lost."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.exploration.membership.configurations import ALL, SMALL
+from tests.exploration.membership.configurations import ALL, LOSS, SMALL
 from tests.exploration.membership.explore import explore, replay
 from tests.exploration.membership.planted import (
     PLANTED,
+    PLANTED_LOSS,
     AcknowledgesAfterAssent,
     AmberAlone,
     AssentSurvivesRenewal,
@@ -22,7 +23,7 @@ LARGER = ("2 silos, acknowledgements delayed, drift", "2 silos, 1 joiner: acknow
 ACK, ASSENT, VERDICT = "a peer acknowledges", "a peer assents", "a verdict is given"
 
 
-@pytest.mark.parametrize("name", [*(configuration.name for configuration in SMALL), *LARGER])
+@pytest.mark.parametrize("name", [*(configuration.name for configuration in (*SMALL, *LOSS)), *LARGER])
 def test_a_silo_that_is_declared_dead_may_start_no_turn_whatever_befalls_it(name: str) -> None:
     found = explore(World(ALL[name]), seconds_max=SECONDS_MAX)
     assert found.counterexample is None, f"explore with --configs {name!r}: {found}"
@@ -30,9 +31,9 @@ def test_a_silo_that_is_declared_dead_may_start_no_turn_whatever_befalls_it(name
     assert found.states > 400, "a world in which nothing happens proves nothing"
 
 
-@pytest.mark.parametrize("bug", PLANTED)
+@pytest.mark.parametrize("bug", [*PLANTED, *PLANTED_LOSS])
 def test_a_planted_bug_is_found(bug: str) -> None:
-    planted = PLANTED[bug]
+    planted = {**PLANTED, **PLANTED_LOSS}[bug]
     assert explore(World(planted.configuration, planted.parts), seconds_max=SECONDS_MAX, traced=True).counterexample
 
 

@@ -13,6 +13,7 @@ the first judge, and members learn of changes at once, which is when they are fr
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -22,11 +23,26 @@ from silo.directory.lease_events import Answered, AskTable, Order, PeerSaid, Tel
 from silo.directory.lease_messages import Acknowledgement, Assent, AssentAsked, Probe
 from silo.directory.lease_promises import Binding
 from silo.directory.lease_settings import LeaseSettings
-from silo.directory.membership import Read, Renew, Table, TableAnswer, TableStatus, Verdict
+from silo.directory.membership import (
+    Read,
+    Rejoin,
+    Renew,
+    SiloStatus,
+    Table,
+    TableAnswer,
+    TableStatus,
+    Verdict,
+    View,
+    table_id,
+)
 from tests.exploration.membership.cores import (
+    INFO,
     PEERS,
+    RUN,
+    RUN_NEXT,
     SEQ,
     STRANGER,
+    TABLE_NEXT,
     VERSION,
     VICTIM,
     DriftTicks,
@@ -59,6 +75,8 @@ class Configuration:
     """What may be under way for some time: `a` acknowledgements, `r` answers to renewals, `q` renewals."""
     failovers: int = 0
     """How often the store fails over and loses the last renewal."""
+    wipes: int = 0
+    """How often the store loses the whole table."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +87,21 @@ class Parts:
     table: type[OpenTable] = OpenTable
     ticks: type[Ticks] | None = None
     """Settings other than the usual ones."""
+
+
+class Known(enum.IntEnum):
+    """What a table that took the place of a lost one has of the victim, and the victim of it."""
+
+    ALL = 0
+    """As usual."""
+    UNDECLARED = 1
+    """It has joined again and knows it, and has declared no view yet."""
+    UNANSWERED = 2
+    """It has joined again and does not know it."""
+    ASKED = 3
+    """It knows that the table is another: its row was brought by a peer, or is not there."""
+    BROUGHT = 4
+    """It does not know yet."""
 
 
 class Peer(NamedTuple):
@@ -97,7 +130,8 @@ class Flight(NamedTuple):
 class State(NamedTuple):
     """Everything, right now."""
 
-    dead: bool
+    dead: int
+    """Whether it was declared dead: 1 in this table, 2 in one that was lost, by peers that know it or have gone."""
     renewed: int
     """How long ago the victim sent the last renewal that was answered."""
     unchanged: int
@@ -114,8 +148,12 @@ class State(NamedTuple):
     request: Flight | None
     verdict: str
     """Whether a verdict is under way, and what has moved since it left."""
+    known: Known
+    born: int
+    """The view with which the table begins, of which the victim has declared none yet."""
     drift: int
     failovers: int
+    wipes: int
     changes: int
     peers: tuple[Peer, ...]
 
@@ -146,6 +184,9 @@ class World:
         self._kept = cache(self._keep_assent)
         self._seen = cache(self._see)
         self._accepted = cache(self._accept_late)
+        self._stays = cache(self._learn_of_loss)
+        self._rejoined = cache(self._rejoin)
+        self._rejoinable = cache(self._rejoin_dead)
 
     def first(self) -> State:
         """All silos are members; the victim has just renewed."""
@@ -154,7 +195,25 @@ class World:
         peers = (member,) * (self._of.silos - 1) + (joiner,) * self._of.joiners
         before = 0 if self._of.failovers else self._longest
         drift = self._drift_every if self._of.drifts else 0
-        return State(False, 0, 0, before, 0, 0, 1, None, None, "", drift, 0, 0, tuple(sorted(peers)))
+        return State(
+            dead=0,
+            renewed=0,
+            unchanged=0,
+            unchanged_before=before,
+            held=0,
+            declared=0,
+            views=1,
+            answer=None,
+            request=None,
+            verdict="",
+            known=Known.ALL,
+            born=0,
+            drift=drift,
+            failovers=0,
+            wipes=0,
+            changes=0,
+            peers=tuple(sorted(peers)),
+        )
 
     def violated(self, state: State) -> bool:
         """Whether the victim is dead and may start a turn."""
@@ -168,8 +227,13 @@ class World:
         yield "tick", self._tick(state, stands_still=False)
         if self._of.drifts and state.drift >= self._drift_every:
             yield "tick (the victim's clock stands still)", self._tick(state, stands_still=True)
-        yield from self._renewals(state)
-        if not state.dead:
+        if state.known <= Known.UNDECLARED:
+            yield from self._renewals(state)
+        else:
+            yield from self._rejoins(state)
+        if state.wipes < self._of.wipes and state.known is Known.ALL:
+            yield from self._wipes(state)
+        if not state.dead and state.known is Known.ALL:
             for view in range(state.held + 1, state.views):
                 held, renewed = self._read(state.renewed, state.held, view, self._members(state), state.declared)
                 yield "the victim reads a newer view", _trimmed(state._replace(held=held, renewed=renewed))
@@ -181,7 +245,7 @@ class World:
         if not state.dead:
             yield from self._verdicts(state)
         if state.verdict and not state.dead and self._accepted(state.verdict):
-            yield "the verdict comes late", state._replace(dead=True, verdict="")
+            yield "the verdict comes late", state._replace(dead=1, verdict="")
 
     # ---- time
 
@@ -233,12 +297,15 @@ class World:
             yield "the answer to a renewal arrives", _trimmed(after)
 
     def _renewal(self, state: State, sent: Flight) -> Iterator[tuple[str, State]]:
-        declared = self._carried_out(sent.view, state.declared, state.views, self._members(state), state.dead)
+        told = -1 if state.known else state.declared
+        declared = self._carried_out(sent.view, told, state.views, self._members(state), state.dead == 1)
         if declared is None:
             return  # refused; to read that it is dead can only fence the victim
         after = self._moved(
             state._replace(
                 declared=declared,
+                known=Known.ALL,
+                born=0,
                 unchanged=self._seen(state.unchanged, "seq"),
                 unchanged_before=state.unchanged if state.failovers < self._of.failovers else self._longest,
                 request=None,  # what else is under way names a seq that is over
@@ -261,6 +328,57 @@ class World:
         )
         return self._moved(after, "run")
 
+    # ---- the table that is lost
+
+    def _wipes(self, state: State) -> Iterator[tuple[str, State]]:
+        """A new table begins with what some peer brings: the members of any view that is held somewhere."""
+        for view in range(state.views):
+            peers = tuple(
+                peer._replace(member=peer.member | (peer.member >> view & 1) << state.views) for peer in state.peers
+            )
+            if not any(peer.member >> state.views & 1 for peer in peers):
+                continue  # nobody is left to bring anything
+            after = state._replace(
+                views=state.views + 1,
+                peers=peers,
+                known=Known.BROUGHT,
+                born=state.views,
+                declared=state.held,  # for what is trimmed: the victim's own view is the oldest that counts
+                unchanged=self._seen(state.unchanged, "table"),
+                request=None,  # it names a table that is no more
+                answer=None,
+                dead=2 if state.dead else 0,
+                wipes=state.wipes + 1,
+            )
+            yield "the table is lost", _trimmed(self._moved(after, "table"))
+
+    def _rejoins(self, state: State) -> Iterator[tuple[str, State]]:
+        newest = state.views - 1
+        if state.dead == 1 and state.known is not Known.BROUGHT:
+            assert not self._rejoinable(), "the table tells it that it is dead"
+            return
+        match state.known:
+            case Known.BROUGHT:
+                evidence = tuple(sorted((peer.member >> state.held & 1, peer.evidence) for peer in state.peers))
+                if self._stays(state.renewed, evidence):
+                    yield "the victim learns that the table is lost", state._replace(known=Known.ASKED)
+            case Known.ASKED:
+                after = self._moved(state._replace(unchanged=self._seen(state.unchanged, "seq")), "seq")
+                yield "the victim joins again, its answer lost", after._replace(known=Known.UNANSWERED)
+                known, renewed = Known.UNDECLARED, self._rejoined(state.renewed, False)
+                yield (
+                    "the victim joins again",
+                    _trimmed(after._replace(known=known, renewed=renewed, held=newest, declared=newest)),
+                )
+            case Known.UNANSWERED:
+                known, renewed = Known.UNDECLARED, self._rejoined(state.renewed, True)
+                yield (
+                    "the victim joins again, and has before",
+                    _trimmed(state._replace(known=known, renewed=renewed, held=newest, declared=newest)),
+                )
+            case _:
+                pass  # it renews as usual
+
     def _moved(self, state: State, what: str) -> State:
         """Something of the facts has moved that verdicts are bound to: members read it, and those who judge do."""
         newest = state.views - 1
@@ -273,7 +391,7 @@ class World:
         ]
         verdict = state.verdict and f"{state.verdict} {what}"
         return state._replace(
-            peers=tuple(sorted(peers)) if not state.dead else state.peers,
+            peers=tuple(sorted(peers)) if not state.dead or what == "table" else state.peers,
             verdict=verdict if verdict and self._accepted(verdict) else "",
         )
 
@@ -317,17 +435,17 @@ class World:
 
     def _verdicts(self, state: State) -> Iterator[tuple[str, State]]:
         newest = state.views - 1
-        assents = tuple((peer.member, peer.assented) for peer in state.peers)
+        # of the views before its own beginning the table knows nothing
+        assents = tuple((peer.member >> state.born << state.born, peer.assented) for peer in state.peers)
         for number, peer in enumerate(state.peers):
             if not peer.member >> newest & 1 or (number and peer == state.peers[number - 1]):
                 continue
-            judged = self._judged(
-                state.unchanged, number, peer.promised, peer.stance, assents, state.views, state.declared
-            )
+            declared = -1 if state.known else state.declared
+            judged = self._judged(state.unchanged, number, peer.promised, peer.stance, assents, state.views, declared)
             if judged is not None:
                 stance, assented = judged
                 after = _with(state, number, peer._replace(stance=stance, assented=assented))
-                yield "a verdict is given", after._replace(dead=True, verdict="")
+                yield "a verdict is given", after._replace(dead=1, verdict="")
                 if not state.verdict and self._accepted("late seq"):
                     yield "a verdict is sent", after._replace(verdict="late")
 
@@ -384,6 +502,37 @@ class World:
         victim.stand_renewed(renewed, ages)
         return victim.deadline > 0.0
 
+    def _losing(self, renewed: int, evidence: tuple[tuple[int, int], ...]) -> tuple[OpenCore, list[Order]]:
+        """A victim that is told that the table is lost, and what it orders."""
+        victim = self._core()
+        victim.stand(VICTIM, table_of([member for member, _ in evidence], views=1, declared=0))
+        victim.stand_renewed(renewed, {PEERS[number]: age for number, (member, age) in enumerate(evidence) if member})
+        request = Renew(VICTIM, seen=VERSION, prev=SEQ, table=table_id(RUN))
+        shown = self._table(table_of((1,), views=2, declared=-1, run=TABLE_NEXT, seq=0)).carry_out(request)
+        assert shown.status is TableStatus.LOST
+        return victim, victim.told(Answered(request, 0.0, shown))
+
+    def _learn_of_loss(self, renewed: int, evidence: tuple[tuple[int, int], ...]) -> bool:
+        """Whether the victim joins again as the one that it is."""
+        _, orders = self._losing(renewed, evidence)
+        return any(isinstance(order, AskTable) and isinstance(order.request, Rejoin) for order in orders)
+
+    def _rejoin(self, renewed: int, before: bool) -> int:
+        """How old the victim's renewal is once it was told that its row is there; by an earlier try, or by this one."""
+        victim, orders = self._losing(0, ())
+        victim.evidence.renewed = -float(renewed)
+        request = next(order.request for order in orders if isinstance(order, AskTable))
+        table = self._table(table_of((1,), views=2, declared=-1, run=TABLE_NEXT, seq=1 if before else 0))
+        victim.told(Answered(request, 0.0, table.carry_out(request)))
+        assert victim.adopted > 0
+        return min(int(-victim.evidence.renewed), self._lease + self._of.grace)
+
+    def _rejoin_dead(self) -> bool:
+        """Whether the table takes a silo back that it calls dead."""
+        request = Rejoin(VICTIM, INFO[VICTIM], SiloStatus.ACTIVE, table_of((1,), views=1, declared=0))
+        table = self._table(table_of((1,), views=2, declared=-1, dead=True, run=TABLE_NEXT, seq=0))
+        return table.carry_out(request).status is not TableStatus.DEAD
+
     def _evidence(self, age: int, peer: Peer) -> int:
         """How old the victim's evidence is once an acknowledgement of this age has come."""
         return self._come(age, peer.evidence)
@@ -418,7 +567,7 @@ class World:
 
     def _assent(self, promised: int, stance: int) -> tuple[int, bool]:
         peer = self._peer(promised, stance)
-        verdict = Verdict(VICTIM, "run-0", VERSION, SEQ)
+        verdict = Verdict(VICTIM, RUN, VERSION, SEQ)
         orders = peer.told(PeerSaid(STRANGER, AssentAsked(verdict)))
         return self._stance(peer), any(isinstance(order, Tell) for order in orders)
 
@@ -430,19 +579,22 @@ class World:
             views=2 if moved == "version" else 1,
             declared=0,
             dead=moved == "dead",
-            run="run-1" if moved == "run" else "run-0",
-            seq=SEQ + 1 if moved == "seq" else SEQ - 1 if moved == "run" else SEQ,
+            run=_run_after(moved),
+            seq=SEQ + 1 if moved == "seq" else SEQ - 1 if moved == "run" else 0 if moved == "table" else SEQ,
         )
-        peer.told(Answered(Read(), 0.0, TableAnswer(TableStatus.OK, table)))
+        if moved == "table":  # it brings what it knows, and reads what came of it
+            peer.promises.learn(View(table), 0.0)
+        else:
+            peer.told(Answered(Read(), 0.0, TableAnswer(TableStatus.OK, table)))
         return self._stance(peer)
 
     def _keep_assent(self, moved: str) -> bool:
         """Whether a judge still counts an assent once this has moved."""
         ballots = self._core().ballots
-        old = Verdict(VICTIM, "run-0", VERSION, SEQ)
+        old = Verdict(VICTIM, RUN, VERSION, SEQ)
         new = Verdict(
             VICTIM,
-            "run-1" if moved == "run" else "run-0",
+            _run_after(moved),
             VERSION + (moved == "version"),
             SEQ + (moved == "seq") - (moved == "run"),
         )
@@ -453,8 +605,8 @@ class World:
 
     def _see(self, unchanged: int, moved: str) -> int:
         """For how long a judge has seen the row stand still, once it has read a table in which this has moved."""
-        observations = observing(self._core().observations, unchanged, "run-0", SEQ)
-        run = "run-1" if moved == "run" else "run-0"
+        observations = observing(self._core().observations, unchanged, RUN, SEQ)
+        run = _run_after(moved)
         observations.take(table_of((1,), views=1, declared=0, run=run, seq=SEQ + (moved == "seq")), PEERS[0], 0.0)
         seen = observations.of(VICTIM)
         assert seen is not None
@@ -500,11 +652,15 @@ class World:
             (3,) if "version" in moved else (1,),
             views=2 if "version" in moved else 1,
             declared=0,
-            run="run-1" if "run" in moved else "run-0",
+            run=TABLE_NEXT if "table" in moved else RUN_NEXT if "run" in moved else RUN,
             seq=SEQ + ("seq" in moved),
         )
-        late = Verdict(VICTIM, "run-0", VERSION, SEQ)
+        late = Verdict(VICTIM, RUN, VERSION, SEQ)
         return self._table(shown).carry_out(late).status is TableStatus.OK
+
+
+def _run_after(moved: str) -> str:
+    return {"run": RUN_NEXT, "table": TABLE_NEXT}.get(moved, RUN)
 
 
 def _is_verdict(order: Order) -> bool:
@@ -527,6 +683,7 @@ def _trimmed(state: State) -> State:
         held=state.held - oldest,
         declared=state.declared - oldest,
         views=state.views - oldest,
+        born=max(state.born - oldest, 0),
         answer=state.answer and state.answer._replace(view=state.answer.view - oldest),
         request=state.request and state.request._replace(view=state.request.view - oldest),
         peers=peers,

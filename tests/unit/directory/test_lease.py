@@ -50,6 +50,7 @@ from silo.directory.membership import (
     Join,
     ProcessIdentity,
     Read,
+    Rejoin,
     Renew,
     SiloInfo,
     SiloStatus,
@@ -117,6 +118,11 @@ class Story:
         self.now = now
 
 
+def renewal(seen: int, prev: int, table: str = "table-1") -> Renew:
+    """Of my row; the first table that there is has this id."""
+    return Renew(ME, seen, prev, table)
+
+
 def asked(orders: list[Order]) -> list[TableRequest]:
     return [order.request for order in orders if isinstance(order, AskTable)]
 
@@ -152,8 +158,8 @@ def test_a_join_whose_answer_was_lost_is_sent_again_and_then_renews_before_it_ho
     orders = story.answer(Join(ME, INFO))
     assert Conclude(1) in orders
     assert not any(isinstance(order, HoldRight) for order in orders)
-    assert asked(orders) == [Renew(ME, seen=1, prev=1)]
-    assert HoldRight(story.now + 5.0) in story.answer(Renew(ME, seen=1, prev=1))
+    assert asked(orders) == [renewal(seen=1, prev=1)]
+    assert HoldRight(story.now + 5.0) in story.answer(renewal(seen=1, prev=1))
 
 
 def test_a_join_is_given_up_when_its_time_is_over(story: Story) -> None:
@@ -183,19 +189,19 @@ def test_it_renews_every_fifth_of_the_lease(member: Story) -> None:
     renewed_at = member.now - 0.01
     assert member.core.wake_at(member.now) == pytest.approx(renewed_at + 1.0)
     assert member.tick_at(renewed_at + 0.9) == [], "a tick that comes early changes nothing"
-    assert asked(member.tick_at(renewed_at + 1.0)) == [Renew(ME, seen=1, prev=2)]
+    assert asked(member.tick_at(renewed_at + 1.0)) == [renewal(seen=1, prev=2)]
 
 
 def test_one_renewal_is_on_its_way_at_a_time_and_a_fifth_later_the_next(member: Story) -> None:
     start = member.core.wake_at(member.now)
-    assert asked(member.tick_at(start)) == [Renew(ME, seen=1, prev=2)]
+    assert asked(member.tick_at(start)) == [renewal(seen=1, prev=2)]
     assert member.tick_at(start + 0.5) == []
-    assert asked(member.tick_at(start + 1.0)) == [Renew(ME, seen=1, prev=2)]
+    assert asked(member.tick_at(start + 1.0)) == [renewal(seen=1, prev=2)]
 
 
 def test_the_lease_counts_from_when_the_renewal_was_sent_and_never_goes_back(member: Story) -> None:
     deadline = member.core.deadline
-    late = Renew(ME, seen=1, prev=2)
+    late = renewal(seen=1, prev=2)
     member.now += 2.0
     member.answer(late, sent_at=member.now - 1.5, after_s=0.0)
     assert member.core.deadline == member.now - 1.5 + 5.0 > deadline
@@ -205,13 +211,13 @@ def test_the_lease_counts_from_when_the_renewal_was_sent_and_never_goes_back(mem
 
 def test_a_stale_renewal_is_repaired_at_once_but_not_for_ever(member: Story) -> None:
     member.tick_at(member.core.wake_at(member.now))
-    request: TableRequest = Renew(ME, seen=1, prev=2)
+    request: TableRequest = renewal(seen=1, prev=2)
     for _ in range(STALE_RENEWALS_MAX):
-        member.table.carry_out(Renew(ME, seen=1, prev=member.table.table.rows[0].seq))
+        member.table.carry_out(renewal(seen=1, prev=member.table.table.rows[0].seq))
         orders = asked(member.answer(request))
-        assert orders == [Renew(ME, seen=1, prev=member.table.table.rows[0].seq)]
+        assert orders == [renewal(seen=1, prev=member.table.table.rows[0].seq)]
         request = orders[0]
-    member.table.carry_out(Renew(ME, seen=1, prev=member.table.table.rows[0].seq))
+    member.table.carry_out(renewal(seen=1, prev=member.table.table.rows[0].seq))
     assert asked(member.answer(request)) == [], "somebody else renews my row: no reason to hurry"
     assert member.core.wake_at(member.now) > member.now
 
@@ -220,8 +226,8 @@ def test_a_newer_version_is_adopted_and_declared_at_once(member: Story) -> None:
     member.table.carry_out(Join(OTHER, INFO))
     orders = member.renew()
     assert AdoptView(member.core.view) in orders
-    assert asked(orders) == [Renew(ME, seen=2, prev=3)]
-    member.answer(Renew(ME, seen=2, prev=3))
+    assert asked(orders) == [renewal(seen=2, prev=3)]
+    member.answer(renewal(seen=2, prev=3))
     assert member.table.table.rows[0].seen == 2
 
 
@@ -236,16 +242,16 @@ def test_S032_an_old_table_that_arrives_late_is_nobodys_view(member: Story) -> N
 def test_a_hint_is_followed_by_a_look_and_only_one(member: Story) -> None:
     assert member.on(Hinted(1)) == []
     orders = member.on(Hinted(7))
-    assert asked(orders) == [Renew(ME, seen=1, prev=2)]
-    assert asked(member.answer(Renew(ME, seen=1, prev=2))) == [], "a hint at a version that is not there"
+    assert asked(orders) == [renewal(seen=1, prev=2)]
+    assert asked(member.answer(renewal(seen=1, prev=2))) == [], "a hint at a version that is not there"
 
 
 def test_a_hint_that_comes_during_a_renewal_is_followed_afterwards(member: Story) -> None:
     member.tick_at(member.core.wake_at(member.now))
-    before = member.table.carry_out(Renew(ME, seen=1, prev=2))
+    before = member.table.carry_out(renewal(seen=1, prev=2))
     member.table.carry_out(Join(OTHER, INFO))
     assert member.on(Hinted(2)) == []
-    assert asked(member.on(Answered(Renew(ME, seen=1, prev=2), member.now, before))) == [Renew(ME, seen=1, prev=3)]
+    assert asked(member.on(Answered(renewal(seen=1, prev=2), member.now, before))) == [renewal(seen=1, prev=3)]
 
 
 # ---- the end
@@ -566,12 +572,12 @@ def test_a_renewal_that_another_passed_on_counts_from_when_it_left(member: Story
 
 def test_a_renewal_is_passed_on_for_the_silo_that_it_renews_and_for_no_other(member: Story) -> None:
     peers(member)
-    renewal = Renew(OTHER, seen=3, prev=1)
-    assert member.on(PeerSaid(THIRD, Forward(4.0, renewal))) == []
-    assert asked(member.on(PeerSaid(OTHER, Forward(4.0, renewal)))) == [renewal]
-    answer = member.table.carry_out(renewal)
-    orders = member.on(Answered(renewal, member.now, answer))
-    assert told(orders) == [(OTHER, Forwarded(4.0, renewal, answer))]
+    theirs = Renew(OTHER, seen=3, prev=1)
+    assert member.on(PeerSaid(THIRD, Forward(4.0, theirs))) == []
+    assert asked(member.on(PeerSaid(OTHER, Forward(4.0, theirs)))) == [theirs]
+    answer = member.table.carry_out(theirs)
+    orders = member.on(Answered(theirs, member.now, answer))
+    assert told(orders) == [(OTHER, Forwarded(4.0, theirs, answer))]
     member.table.carry_out(Bury(OTHER, "test"))
     answer = member.table.carry_out(Renew(OTHER, seen=3, prev=2))
     assert answer.status is TableStatus.DEAD
@@ -601,6 +607,94 @@ def test_a_proof_that_could_not_be_told_is_told_with_the_next_answer(member: Sto
     member.on(ProcessEnded(OTHER))
     member.on(Failed(Bury(OTHER, "its process ended"), member.now, LOST))
     assert Bury(OTHER, "its process ended") in asked(member.renew())
+
+
+# ---- a table that was lost
+
+
+def brought(orders: list[Order]) -> list[Rejoin]:
+    return [request for request in asked(orders) if isinstance(request, Rejoin)]
+
+
+def test_a_silo_whose_table_was_lost_keeps_its_lease_and_joins_again_as_itself(member: Story) -> None:
+    other_joins(member)
+    known, deadline = member.table.table, member.core.deadline
+    member.table.lose()
+    orders = member.renew()
+    assert brought(orders) == [Rejoin(ME, INFO, SiloStatus.JOINING, known)]
+    assert member.core.deadline == deadline, "neither longer nor shorter"
+    orders = member.answer(brought(orders)[0])
+    assert member.core.phase is Phase.MEMBER
+    assert member.core.view.is_alive(OTHER)
+    assert member.core.view.is_recovering, "until the other one is back"
+    declares = asked(orders)[0]
+    assert declares == renewal(seen=known.version + 1, prev=1, table=member.table.table.id)
+    member.answer(declares)
+    assert member.core.deadline == pytest.approx(member.now - 0.01 + 5.0)
+
+
+def test_what_the_lost_table_still_says_counts_for_nothing(member: Story) -> None:
+    late = member.table.carry_out(Join(OTHER, INFO))
+    member.table.lose()
+    member.answer(brought(member.renew())[0])
+    view = member.core.view
+    assert not any(isinstance(order, AdoptView) for order in member.on(Answered(Read(), member.now, late)))
+    assert member.core.view is view
+
+
+def test_any_answer_of_another_table_tells_that_it_was_lost(member: Story) -> None:
+    member.table.lose()
+    member.table.carry_out(Join(OTHER, INFO))
+    assert brought(member.on(Answered(Read(), member.now, member.table.carry_out(Read())))) == []
+    assert brought(member.tick_at(member.core.wake_at(member.now)))
+
+
+def test_a_silo_without_the_right_may_have_been_replaced_and_gives_up_when_the_table_was_lost(member: Story) -> None:
+    request = asked(member.tick_at(member.core.wake_at(member.now)))[0]
+    member.table.lose()
+    member.now = member.core.deadline
+    orders = member.answer(request, after_s=0.0)
+    assert ResignRight(dead=True, because="the table was lost while it did not hold the right to start turns") in orders
+
+
+def test_a_join_again_whose_answer_was_lost_is_repeated_and_gives_no_lease_of_its_own(member: Story) -> None:
+    member.table.lose()
+    rejoin = brought(member.renew())[0]
+    member.table.carry_out(rejoin)
+    deadline = member.core.deadline
+    member.on(Failed(rejoin, member.now, LOST))
+    again = brought(member.tick_at(member.core.wake_at(member.now)))
+    assert again == [rejoin]
+    orders = member.answer(again[0])
+    assert member.core.deadline == deadline
+    assert isinstance(asked(orders)[0], Renew)
+
+
+def test_an_advance_that_meets_another_table_is_asked_again(member: Story) -> None:
+    member.table.lose()
+    member.table.carry_out(Join(OTHER, INFO))
+    advance = Advance(ME, SiloStatus.ACTIVE)
+    member.on(AdvanceAsked(7, SiloStatus.ACTIVE))
+    assert not any(isinstance(order, Conclude | ResignRight) for order in member.answer(advance))
+    requests = [*asked(member.tick_at(member.core.wake_at(member.now)))]
+    while Advance(ME, SiloStatus.ACTIVE) not in requests:
+        member.answer(requests[0])
+        requests = asked(member.tick_at(member.core.wake_at(member.now)))
+    assert Conclude(7) in member.answer(advance)
+    assert member.table.table.rows[-1].status is SiloStatus.ACTIVE
+
+
+def test_a_silo_that_declared_nothing_in_this_table_dies_of_no_majority(member: Story) -> None:
+    other_joins(member)
+    member.table.lose()
+    for request in asked(member.answer(brought(member.renew())[0])):
+        member.answer(request)
+    since = member.core.since(OTHER)
+    verdict: list[TableRequest] = []
+    while not verdict:
+        orders = member.answer(asked(member.tick_at(member.core.wake_at(member.now)))[0], after_s=0.0)
+        verdict = [request for request in asked(orders) if isinstance(request, Verdict)]
+    assert member.now - since >= member.core.settings.wait_alone_s, "mine would be the majority at W"
 
 
 # ---- everything at any time

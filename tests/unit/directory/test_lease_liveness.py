@@ -8,7 +8,7 @@ import pytest
 
 from silo.directory.lease_events import ReadAsked
 from silo.directory.lease_settings import LeaseSettings
-from silo.directory.membership import Renew, TableAnswer, TableRequest, Verdict
+from silo.directory.membership import Renew, SiloStatus, TableAnswer, TableRequest, Verdict
 from silo.directory.memory_membership import MemoryMembershipTable
 from tests.support.lease_world import DRIFT_MAX, Node, World
 
@@ -220,6 +220,36 @@ def deafen(world: World, node: Node) -> None:
     """Everything that is sent to it is lost, and nothing that it sends."""
     node.deaf = True
     world.cut |= {(other.address, node.address) for other in world.nodes}
+
+
+@pytest.mark.parametrize("silos", [1, 2, 5])
+def test_R434_a_table_that_is_lost_kills_nobody_pauses_nobody_and_comes_back(silos: int) -> None:
+    for seed in SEEDS:
+        world, nodes = cluster(seed, silos)
+        goner = world.add()
+        world.run_for(2)
+        world.goodbye(goner)
+        world.run_for(1)
+        world.table.lose()
+        world.run_for(20)
+        assert set(world.deaths) == {goner.address}
+        assert not world.pauses_s
+        assert all(world.holds(node) for node in nodes)
+        rows = {row.silo: row for row in world.table.table.rows}
+        assert all(rows[node.address].status is SiloStatus.ACTIVE for node in nodes)
+        assert not nodes[0].core.view.is_recovering
+        assert not any(node.declared_dead for node in nodes)
+
+
+def test_a_crash_is_known_again_within_1_3_leases_once_the_table_is_back() -> None:
+    for seed in SEEDS:
+        world, nodes = cluster(seed, 3)
+        world.table.lose()
+        world.run_for(3)
+        crashed_at = world.now
+        world.crash(nodes[0])
+        world.run_for(10)
+        assert died_after(world, nodes[0], crashed_at) < 6.5 * (1 + DRIFT_MAX)
 
 
 def test_H11_a_silo_that_hears_nothing_is_fenced_and_cannot_stay() -> None:

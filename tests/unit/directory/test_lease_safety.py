@@ -133,7 +133,7 @@ class IgnoresRun(MemoryMembershipTable):
 
     def carry_out(self, request: TableRequest) -> TableAnswer:
         if isinstance(request, Verdict):
-            request = msgspec.structs.replace(request, run=self._run)
+            request = msgspec.structs.replace(request, run=self.table.run)
         return super().carry_out(request)
 
 

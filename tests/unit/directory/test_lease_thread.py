@@ -234,6 +234,21 @@ async def test_without_the_token_of_the_cluster_nobody_acknowledges(
         await within(one.right.held())
 
 
+async def test_R434_a_table_that_redis_lost_is_brought_back_by_those_who_were_in_it(
+    redis_url: str, cluster_name: str
+) -> None:
+    silos = [wired(redis_url, cluster_name) for _ in range(3)]
+    async with open_silos(*silos):
+        await asyncio.gather(*(seen(each, lambda view: len(view.active()) == 3) for each in silos))
+        before = silos[0].view.version
+        with raw(redis_url) as client:
+            client.delete(members_key(cluster_name))
+        for each in silos:
+            view = await seen(each, lambda view: view.version > before and not view.is_recovering)
+            assert {row.silo for row in view.active()} == {silo(number)[0] for number in range(3)}
+            assert each.right.is_held()
+
+
 class Away(RedisMembershipTable):
     """A table to which the way can be cut."""
 
