@@ -1,12 +1,14 @@
 """The lease of one silo, and its judgement of the others: events in, orders out, no clock and no I/O of its own.
 
-Holders count L, waiters count W = L(1+d). A silo renews its row in the membership table; it may start turns until L
-after it *sent* the last renewal that was answered. Whoever sees a row's `seq` stand still for W, counted from when it
-*received* the first answer showing it, may declare that silo dead, and only if run, version and seq are still what it
-saw. All times are one process's own clock; no reading of it ever reaches another.
+This is rule R of ARCHITECTURE.md. Its parts each decide one thing: until when turns may start (`lease_evidence`), what
+was promised about others (`lease_promises`), for how long they have been silent (`lease_observations`), and whether a
+verdict has its majorities (`lease_ballots`). Here is the protocol that joins them.
+
+Holders count L, waiters count W = L(1+d), or S = (L+G)(1+d) where nobody assents. All times are one process's own
+clock; no reading of it means anything to another.
 
 Whoever carries out the orders ends every AskTable with Answered or Failed within `LeaseSettings.ask_timeout_s`; later
-and repeated answers do no harm.
+and repeated answers do no harm. What Tell sends may be lost, delayed or repeated.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import math
 from dataclasses import dataclass
 
 from silo.directory.addresses import SiloAddress, stable_hash
-from silo.directory.errors import InvalidSettings, MembershipUnavailable, SiloError, SiloFenced
+from silo.directory.errors import MembershipUnavailable, SiloError, SiloFenced
+from silo.directory.lease_ballots import Ballots
 from silo.directory.lease_events import (
     AdoptView,
     AdvanceAsked,
@@ -30,19 +33,36 @@ from silo.directory.lease_events import (
     HoldRight,
     JoinAsked,
     Order,
+    PeerSaid,
     ProcessEnded,
     ReadAsked,
     ResignRight,
+    Tell,
     Ticked,
     UnwatchProcess,
     WatchProcess,
 )
+from silo.directory.lease_evidence import Evidence
+from silo.directory.lease_messages import (
+    Acknowledgement,
+    Assent,
+    AssentAsked,
+    Forward,
+    Forwarded,
+    LeaseMessage,
+    Probe,
+)
+from silo.directory.lease_observations import Observations
+from silo.directory.lease_promises import Promises
+from silo.directory.lease_settings import LeaseSettings
+from silo.directory.lease_ways import Ways
 from silo.directory.membership import (
     EMPTY_VIEW,
     Advance,
     Bury,
     Join,
     Read,
+    Rejoin,
     Renew,
     SiloInfo,
     SiloRow,
@@ -53,61 +73,13 @@ from silo.directory.membership import (
     TableStatus,
     Verdict,
     View,
+    others_at,
 )
+
+__all__ = ["STALE_RENEWALS_MAX", "LeaseCore", "LeaseSettings", "Phase"]
 
 STALE_RENEWALS_MAX = 3
 """Renewals sent at once because the one before was stale; after these the next waits for its time."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseSettings:
-    """The times of the lease; everything else is derived from `lease_s`."""
-
-    lease_s: float = 5.0
-    drift: float = 0.1
-    """By how much two clocks of the cluster may run apart, as a share."""
-    prove_deaths: bool = True
-    """Whether the end of a neighbour's process, seen through the operating system, counts as its death."""
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.lease_s) and self.lease_s > 0):
-            raise InvalidSettings(f"lease_s is a time above 0, not {self.lease_s}")
-        if not 0 < self.drift < 1:
-            raise InvalidSettings(f"drift is a share between 0 and 1, not {self.drift}")
-
-    @property
-    def renew_every_s(self) -> float:
-        return self.lease_s / 5
-
-    @property
-    def ask_timeout_s(self) -> float:
-        """How long one request to the table may take."""
-        return self.lease_s / 5
-
-    @property
-    def return_within_s(self) -> float:
-        """How long a silo that is leaving, and has lost its lease, waits for it to come back: for one renewal."""
-        return self.lease_s * 3 / 10
-
-    @property
-    def ask_within_s(self) -> float:
-        """How long join, advance and goodbye are tried again before they fail with MembershipUnavailable."""
-        return self.lease_s * 2
-
-    @property
-    def eligible_within_s(self) -> float:
-        """A silo that was silent for longer gets no new placements."""
-        return self.lease_s * 2 / 5
-
-    @property
-    def gap_s(self) -> float:
-        """Answers further apart than this say nothing of who was silent in between."""
-        return self.lease_s / 2
-
-    @property
-    def wait_s(self) -> float:
-        """How long a silo must have been silent before it may be declared dead."""
-        return self.lease_s * (1 + self.drift)
 
 
 class Phase(enum.Enum):
@@ -121,15 +93,6 @@ class Phase(enum.Enum):
     """Said goodbye: renews and judges no more."""
     DEAD = "dead"
     """Was told that it is dead, or may no longer be itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """Since when, by the own clock, a row has shown the same seq in the same run of the store."""
-
-    run: str
-    seq: int
-    since: float
 
 
 @dataclass(slots=True)
@@ -154,14 +117,21 @@ class LeaseCore:
         self._info: SiloInfo | None = None
         self._row: SiloRow | None = None  # my own, as the table last showed it
         self._table: Table = EMPTY_VIEW.table
-        self._answered_at = -math.inf
-        self._renewed = -math.inf  # when the last answered renewal was sent
-        self._renewing: Renew | None = None
+        self.evidence = Evidence(settings)
+        self.promises = Promises(settings)
+        self.observations = Observations(settings)
+        self.ballots = Ballots()
+        self._others: tuple[SiloAddress, ...] = ()  # the other members of my view, in order
+        self._ways = Ways()
+        self._forwarding: dict[SiloAddress, Forward] = {}  # what I was asked to pass on, and have not answered
+        self._probed_at = -math.inf
+        self._lost: set[str] = set()  # the ids of tables that are no more
+        self._rejoining = False  # the table that had my row is one of them
+        self._renewing: Renew | Rejoin | None = None
         self._renewal_at = -math.inf  # when the last renewal was ordered
         self._stale_renewals = 0
         self._hinted = 0  # the newest version that somebody spoke of
         self._why = ""  # why the right was resigned
-        self._observed: dict[SiloAddress, Observation] = {}
         self._verdict: Verdict | None = None
         self._watched: set[SiloAddress] = set()
         self._proven: set[SiloAddress] = set()  # whose processes have ended, while the table still has them alive
@@ -200,8 +170,10 @@ class LeaseCore:
             case Phase.MEMBER, ProcessEnded(silo):
                 self._proven.add(silo)
                 self._bury_proven()
-            case _, (Hinted() | ProcessEnded()):
-                pass  # not a member: the table is nobody's to follow, and the death of others is for members to declare
+            case Phase.MEMBER, PeerSaid(peer, message):
+                self._hear(peer, message, now)
+            case _, (Hinted() | ProcessEnded() | PeerSaid()):
+                pass  # not a member: it follows no table, declares nobody dead, and promises nothing that it might need
         orders, self._orders = self._orders, []
         return orders
 
@@ -209,19 +181,12 @@ class LeaseCore:
         """When the next tick is due; infinity for never."""
         dues = [errand.retry_at for errand in self._errands.values() if errand.retry_at is not None]
         if self.phase is Phase.MEMBER:
-            dues.append(self._renewal_at + self.settings.renew_every_s)
-            if self._renewing is None and self._renewal_at <= self._answered_at:  # the last one was not failed
-                dues.extend(
-                    due for due in (self._judge_at(silo, now) for silo in self._observed) if due > self._answered_at
-                )
+            dues += [self._renew_at(now), self._probe_at()]
         return min(dues, default=math.inf)
 
     def silence_s(self, silo: SiloAddress) -> float:
         """For how long the silo had not renewed when the table last answered; infinity for one that is no member."""
-        if silo == self._me:
-            return 0.0
-        observation = self._observed.get(silo)
-        return math.inf if observation is None else self._answered_at - observation.since
+        return 0.0 if silo == self._me else self.observations.silence_s(silo)
 
     # ---- time
 
@@ -230,15 +195,45 @@ class LeaseCore:
             if errand.retry_at is not None and now >= errand.retry_at:
                 errand.retry_at = None
                 self._orders.append(AskTable(errand.request))
-        if self.phase is Phase.MEMBER and now >= self.wake_at(now):
+        if self.phase is not Phase.MEMBER:
+            return
+        if now >= self._renew_at(now):
             self._stale_renewals = 0
+            if self._renewing is not None:
+                self._ways.failed(self._others)
             self._renew(now)  # also where a verdict is due: it is given on a fresh answer only
+        if now >= self._probe_at():
+            self._probed_at = now
+            self._orders.extend(Tell(silo, Probe(now)) for silo in self._others)
+
+    def _renew_at(self, now: float) -> float:
+        """When the next renewal is due: every beat, and where a verdict is due and no renewal is on its way."""
+        due = self._renewal_at + self.settings.renew_every_s
+        if self._renewing is None and self._renewal_at <= self.observations.answered_at:  # the last one was not failed
+            judgements = (self._judge_at(silo, now) for silo in self.observations)
+            due = min([due, *(at for at in judgements if at > self.observations.answered_at)])
+        return due
+
+    def _probe_at(self) -> float:
+        """When the others are to be probed: every beat while the last renewal is old, and never in good times."""
+        if not self._others:
+            return math.inf
+        return max(self.evidence.renewed + self.settings.probe_after_s, self._probed_at + self.settings.renew_every_s)
 
     def _renew(self, now: float) -> None:
         if self._me is not None and self._row is not None:
-            self._renewing = Renew(self._me, seen=self._table.version, prev=self._row.seq)
             self._renewal_at = now
-            self._orders.append(AskTable(self._renewing))
+            if self._rejoining and self._info is not None:
+                self._ways.choose(())  # this is for the table itself
+                self._renewing = Rejoin(self._me, self._info, self._row.status, self._table)
+                self._orders.append(AskTable(self._renewing))
+                return
+            self._renewing = Renew(self._me, seen=self._table.version, prev=self._row.seq, table=self._table.id)
+            way = self._ways.choose(self._others)
+            if way is None:
+                self._orders.append(AskTable(self._renewing))
+            else:
+                self._orders.append(Tell(way, Forward(now, self._renewing)))
 
     def _join(self, token: int, silo: SiloAddress, info: SiloInfo, now: float) -> None:
         if self.phase in (Phase.GONE, Phase.DEAD) or self._me not in (None, silo):
@@ -260,14 +255,26 @@ class LeaseCore:
 
     # ---- answers
 
-    def _on_answer(self, request: TableRequest, sent_at: float, answer: TableAnswer, now: float) -> None:
-        stale = False
+    def _on_answer(
+        self, request: TableRequest, sent_at: float, answer: TableAnswer, now: float, *, forwarded: bool = False
+    ) -> None:
+        if not forwarded:
+            self._ways.answered_directly()
+        mine = not isinstance(request, Renew) or request.silo == self._me
+        status, stale = answer.status if mine else TableStatus.OK, False
         match request:
-            case Join() | Renew() if answer.status is TableStatus.OK and self.phase in (Phase.JOINING, Phase.MEMBER):
-                self._renewed = max(self._renewed, sent_at)
-            case Renew() if answer.status is TableStatus.STALE:
+            case Renew() if not mine:
+                self._return(request, answer)
+            case Join() | Renew() | Rejoin() if status is TableStatus.OK and self.phase in (
+                Phase.JOINING,
+                Phase.MEMBER,
+            ):
+                self.evidence.take_renewal(sent_at)
+            case Renew() if status is TableStatus.LOST:
+                stale = self._lose(request.table, now)
+            case Renew() if status is TableStatus.STALE:
                 stale = request == self._renewing
-            case Join() if answer.status is TableStatus.STALE:
+            case Join() | Rejoin() if status is TableStatus.STALE:
                 stale = True  # the row is there by an earlier try, and its lease counts from nothing yet
             case Verdict() if request == self._verdict:
                 self._verdict = None
@@ -277,14 +284,21 @@ class LeaseCore:
             self._renewing = None
         if isinstance(request, Bury):
             self._burying.discard(request.target)
-        if answer.status is TableStatus.DEAD and self.phase in (Phase.JOINING, Phase.MEMBER):
+        if (
+            status is TableStatus.DEAD
+            and not isinstance(request, Advance)
+            and self.phase in (Phase.JOINING, Phase.MEMBER)
+        ):
             self._resign(Phase.DEAD, "the table calls it dead")
-        self._adopt(answer.table, now)
+        self._adopt(answer.table, sent_at, now, rejoined=isinstance(request, Rejoin))
         if self.phase is Phase.MEMBER:
-            self._hold()
+            self._hold()  # before the renewal that declares the view by which it counts
             self._bury_proven()
             self._judge(now)
             self._follow(now, stale=stale)
+        if isinstance(request, Advance) and self._rejoining:
+            self._postpone(request, now)  # it said nothing to a row that is there no more
+            return
         given_up = self.phase is Phase.DEAD and isinstance(request, Join | Advance)
         self._conclude(request, self._refusal() if given_up else None)
 
@@ -310,9 +324,17 @@ class LeaseCore:
             self._orders.extend(Conclude(token, error) for token in readers)
             self._read()
 
+    def _postpone(self, request: TableRequest, now: float) -> None:
+        for errand in self._errands.values():
+            if errand.request == request and errand.retry_at is None:
+                errand.retry_at = now + self.settings.renew_every_s
+
     def _on_failure(self, request: TableRequest, sent_at: float, because: SiloError, now: float) -> None:
-        if request == self._renewing:
+        if request == self._renewing and self._ways.is_direct:
             self._renewing = None  # the next one goes out at its time
+            self._ways.failed(self._others)
+        if isinstance(request, Renew):
+            self._forwarding.pop(request.silo, None)  # whoever asked for it asks somebody else
         if request == self._verdict:
             self._verdict = None  # the next answer judges anew
         if isinstance(request, Bury):
@@ -330,19 +352,49 @@ class LeaseCore:
 
     # ---- the table and its view
 
-    def _adopt(self, table: Table, now: float) -> None:
+    def _is_inside(self) -> bool:
+        return self.phase in (Phase.JOINING, Phase.MEMBER)
+
+    def _lose(self, table_id: str, now: float) -> bool:
+        """The table of this id is no more, and what it still says counts for nothing; True if my row goes into the new.
+
+        While it held the right, it was not dead in the table that is no more: the lease stands as it is, and its row
+        comes back with all the others that it knows. A silo without the right may have been replaced.
+        """
+        self._lost.add(table_id)
+        if self._row is None or self._table.id != table_id or self._rejoining or self.phase is not Phase.MEMBER:
+            return False
+        if now >= self.deadline:
+            self._resign(Phase.DEAD, "the table was lost while it did not hold the right to start turns")
+            return False
+        self._rejoining = True
+        return True
+
+    def _adopt(self, table: Table, sent_at: float, now: float, *, rejoined: bool) -> None:
+        if table.id in self._lost:
+            return
         row = next((row for row in table.rows if row.silo == self._me), None)
+        if self._row is not None and table.id != self._table.id:
+            self._lose(self._table.id, now)
+            if not rejoined or not self._is_inside() or row is None or row.seq == 0:
+                return
+            self._rejoining, self._row = False, None
         if self._is_older(table, row):
             return
-        gap = now - self._answered_at > self.settings.gap_s
         newer, was = table.version > self._table.version, self.phase
-        self._answered_at, self._table = now, table
-        self._observe(table, now, gap=gap)
+        self._table = table
+        self.observations.take(table, self._me, now)
         if self.phase in (Phase.JOINING, Phase.MEMBER):
             self._recognise(row)
         if newer:
             self.view = View(table)
             self._orders.append(AdoptView(self.view))
+        self.promises.learn(View(table), sent_at)
+        if newer and self._me is not None:
+            others = others_at(table, table.version, self._me)
+            self._others = tuple(sorted(others))
+            self.evidence.forget_all_but(others)
+            self.ballots.close_all_but(self.observations)
         if self.phase is not was:
             self._renewal_at = now  # what has just been shown needs no renewal at once
         if newer or self.phase is not was:
@@ -369,10 +421,11 @@ class LeaseCore:
             self.phase = Phase.MEMBER
 
     def _hold(self) -> None:
-        until = self._renewed + self.settings.lease_s
-        if until > self.deadline:
-            self.deadline = until
-            self._orders.append(HoldRight(until))
+        """Publish until when turns may start; earlier than before where a newer view has other members."""
+        deadline = self.evidence.deadline(self._others)
+        if deadline != self.deadline:
+            self.deadline = deadline
+            self._orders.append(HoldRight(deadline))
 
     def _resign(self, phase: Phase, because: str) -> None:
         if self.phase is not phase:
@@ -386,40 +439,72 @@ class LeaseCore:
 
     # ---- the others
 
-    def _observe(self, table: Table, now: float, *, gap: bool) -> None:
-        """Since when each of the others has been silent. After a gap everybody gets the whole time again: else, after
-        an outage of the store, the first silo back would judge all those who are only on their way back."""
-        observed: dict[SiloAddress, Observation] = {}
-        for row in table.rows:
-            if row.silo == self._me or row.status is SiloStatus.DEAD:
-                continue
-            known = self._observed.get(row.silo)
-            if known is None or gap or (known.run, known.seq) != (table.run, row.seq):
-                known = Observation(table.run, row.seq, now)
-            observed[row.silo] = known
-        self._observed = observed
+    def _hear(self, peer: SiloAddress, message: LeaseMessage, now: float) -> None:
+        self.promises.hear(peer, now)
+        match message:
+            case Probe(echo) if self.promises.acknowledge(peer, self.view, now):
+                self._orders.append(Tell(peer, Acknowledgement(echo)))
+            case Acknowledgement(echo) if echo <= now and peer in self._others:
+                self.evidence.take_acknowledgement(peer, echo)
+                self._hold()
+            case AssentAsked(verdict) if verdict.target != self._me and self.promises.assent(verdict, now):
+                self._orders.append(Tell(peer, Assent(verdict)))
+            case Assent(verdict) if verdict == self._verdict_on(verdict.target):
+                self.ballots.add(peer, verdict)
+                self._give(verdict, now)
+            case Forward(_, renewal) if renewal.silo == peer:
+                self._forwarding[peer] = message
+                self._orders.append(AskTable(renewal))
+            case Forwarded(echo, renewal, answer) if renewal.silo == self._me and echo <= now:
+                self._on_answer(renewal, echo, answer, now, forwarded=True)
+            case _:
+                pass  # a promise that is not given, a verdict that is void by now, or words that cannot be meant for me
+
+    def _return(self, renewal: Renew, answer: TableAnswer) -> None:
+        forward = self._forwarding.get(renewal.silo)
+        if forward is not None and forward.renewal == renewal:
+            del self._forwarding[renewal.silo]
+            self._orders.append(Tell(renewal.silo, Forwarded(forward.echo, renewal, answer)))
 
     def _judge_at(self, target: SiloAddress, now: float) -> float:
-        """When I may declare this silo dead: one judge at W, by rendezvous rank among the audible, then the next."""
-        due = self._observed[target].since + self.settings.wait_s
+        """When I ask for a verdict on this silo: one judge at W, by rendezvous rank among the audible, then another."""
+        seen = self.observations.of(target)
+        due = math.inf if seen is None else seen.since + self.settings.wait_s
         if self._me is None or due > now + self.settings.renew_every_s:
             return due  # too far off to rank judges for
         mine = stable_hash(f"{target} {self._me}")
-        lease_s = self.settings.lease_s
-        judges = (silo for silo, seen in self._observed.items() if silo != target and now - seen.since < lease_s)
+        judges = self.observations.audible(now) - {target}
         rank = sum(stable_hash(f"{target} {silo}") < mine for silo in judges)
         return due + rank * self.settings.renew_every_s
 
     def _judge(self, now: float) -> None:
-        """Give the verdict that is due: on an answer only, so that run, version and seq are fresh and no verdict waits
-        in front of a store that stands still; one at a time, since each moves the version."""
-        if self._verdict is not None:
+        """Ask for the verdicts that are due: on an answer only, so that run, version and seq are fresh, and again with
+        each answer, since assents get lost and those who refused may have changed their minds."""
+        for silo in self.observations:
+            verdict = self._verdict_on(silo) if now >= self._judge_at(silo, now) else None
+            if verdict is not None and self._me is not None:
+                self.ballots.open(verdict)
+                if self.promises.assent(verdict, now):
+                    self.ballots.add(self._me, verdict)
+                electors = sorted(self.ballots.missing(verdict, self._table) - {self._me})
+                self._orders.extend(Tell(elector, AssentAsked(verdict)) for elector in electors)
+                self._give(verdict, now)
+
+    def _verdict_on(self, target: SiloAddress) -> Verdict | None:
+        """The verdict on this silo that could take effect, as far as I know."""
+        seen = self.observations.of(target)
+        return None if seen is None else Verdict(target, seen.run, self._table.version, seen.seq)
+
+    def _give(self, verdict: Verdict, now: float) -> None:
+        """Declare the silo dead if it was silent for long enough and enough of the others assent, or if it was silent
+        for so long that no acknowledgement can count any more. One at a time, since each moves the version."""
+        seen = self.observations.of(verdict.target)
+        if seen is None or self._verdict is not None:
             return
-        for silo, seen in self._observed.items():
-            if now >= self._judge_at(silo, now):
-                self._verdict = Verdict(silo, seen.run, self._table.version, seen.seq)
-                self._orders.append(AskTable(self._verdict))
-                return
+        carried = now >= seen.since + self.settings.wait_s and self.ballots.is_carried(verdict, self._table)
+        if carried or now >= seen.since + self.settings.wait_alone_s:
+            self._verdict = verdict
+            self._orders.append(AskTable(verdict))
 
     def _watch_neighbours(self) -> None:
         """Watch the processes of the living silos on this machine, and of no others."""
@@ -436,7 +521,7 @@ class LeaseCore:
         self._watched = set(near)
 
     def _bury_proven(self) -> None:
-        self._proven &= self._observed.keys()
+        self._proven &= set(self.observations)
         for silo in sorted(self._proven - self._burying):
             self._burying.add(silo)
             self._orders.append(AskTable(Bury(silo, "its process ended")))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import SiloError
+from silo.directory.lease_messages import LeaseMessage
 from silo.directory.membership import ProcessIdentity, SiloInfo, SiloStatus, TableAnswer, TableRequest, View
 
 # ---- events
@@ -71,7 +72,17 @@ class Failed:
     because: SiloError
 
 
-Event = JoinAsked | AdvanceAsked | ReadAsked | GoodbyeAsked | Ticked | Hinted | ProcessEnded | Answered | Failed
+@dataclass(frozen=True, slots=True)
+class PeerSaid:
+    """The lease of another silo has sent this."""
+
+    peer: SiloAddress
+    message: LeaseMessage
+
+
+Event = (
+    JoinAsked | AdvanceAsked | ReadAsked | GoodbyeAsked | Ticked | Hinted | ProcessEnded | Answered | Failed | PeerSaid
+)
 
 
 # ---- orders
@@ -83,8 +94,16 @@ class AskTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Tell:
+    """Send this to the lease of another silo; it may be lost."""
+
+    peer: SiloAddress
+    message: LeaseMessage
+
+
+@dataclass(frozen=True, slots=True)
 class HoldRight:
-    """Turns may start until then."""
+    """Turns may start until then; a later order may also name an earlier time."""
 
     until: float
 
@@ -121,4 +140,4 @@ class Conclude:
     error: SiloError | None = None
 
 
-Order = AskTable | HoldRight | ResignRight | AdoptView | WatchProcess | UnwatchProcess | Conclude
+Order = AskTable | Tell | HoldRight | ResignRight | AdoptView | WatchProcess | UnwatchProcess | Conclude

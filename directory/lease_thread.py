@@ -1,8 +1,9 @@
 """A membership whose lease runs on a thread of its own, so that a long computation does not cost the silo its life.
 
 The thread owns its connections and sockets. It shares with the event loop nothing but two queues, one each way, and one
-number: the deadline until which turns may start. It waits for what comes first: a word from the loop, a hint, the end
-of a neighbour's process, or the time of the next renewal.
+number: the deadline until which turns may start. It waits for what comes first: a word from the loop, an answer of the
+table (which a thread of its own asks), what another silo's lease says, a hint, the end of a neighbour's process, or the
+time of the next renewal.
 
 Limit: code that holds the interpreter's lock for longer than the lease stops renewals too.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import os
 import selectors
@@ -20,36 +20,41 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
+import msgspec
+
 from silo.directory.addresses import SiloAddress
-from silo.directory.errors import Closed, MembershipUnavailable, SiloError
-from silo.directory.lease import LeaseCore, LeaseSettings
+from silo.directory.errors import Closed
+from silo.directory.lease import LeaseCore
+from silo.directory.lease_asker import TableAsker
 from silo.directory.lease_events import (
+    AdoptView,
     AdvanceAsked,
-    Answered,
     AskTable,
     Event,
-    Failed,
     GoodbyeAsked,
     Hinted,
     HoldRight,
     JoinAsked,
     Order,
+    PeerSaid,
     ProcessEnded,
     ReadAsked,
     ResignRight,
+    Tell,
     Ticked,
     UnwatchProcess,
     WatchProcess,
 )
+from silo.directory.lease_messages import LeaseMessage
+from silo.directory.lease_settings import LeaseSettings
+from silo.directory.lease_wire import LeaseWire
 from silo.directory.logs import get_logger
 from silo.directory.loop_watch import LoopWatch, end_process
 from silo.directory.membership import (
     MembershipTable,
     ProcessIdentity,
-    Renew,
     SiloInfo,
     SiloStatus,
-    TableRequest,
     TurnRight,
     View,
 )
@@ -65,7 +70,8 @@ class ThreadedMembership:
     """The `Membership` of a silo process. Its thread starts with the first request and ends with `close`.
 
     Args:
-        table: asked by the thread alone, and closed by it.
+        table: asked by a thread of the lease's alone, and closed by it.
+        wire: by which it talks to the leases of other silos; without it they neither acknowledge nor assent.
         hints: what tells of changes at once; without it they are seen with the next renewal.
         loop_stuck_after_s: how long the event loop may be silent before the silo gives up.
         on_loop_stuck: what giving up means, called on the thread with the seconds of silence, after the last renewal.
@@ -77,6 +83,7 @@ class ThreadedMembership:
         table: MembershipTable,
         *,
         settings: LeaseSettings | None = None,
+        wire: LeaseWire | None = None,
         hints: Hints | None = None,
         loop_stuck_after_s: float = 120.0,
         on_loop_stuck: Callable[[float], None] = end_process,
@@ -88,6 +95,7 @@ class ThreadedMembership:
         self._watch = LoopWatch(loop_stuck_after_s, on_loop_stuck, clock)
         self._core = LeaseCore(settings)
         self._table = table
+        self._wire = wire
         self._hints = hints
         self._clock = clock
         self._thread: _LeaseThread | None = None
@@ -116,6 +124,8 @@ class ThreadedMembership:
 
     async def join(self, silo: SiloAddress, info: SiloInfo) -> View:
         self._board.me = silo
+        if self._wire is not None:
+            info = msgspec.structs.replace(info, lease_endpoint=self._wire.endpoint)
         return await self._ask(lambda token: JoinAsked(token, silo, info))
 
     async def advance(self, status: SiloStatus) -> View:
@@ -138,6 +148,8 @@ class ThreadedMembership:
             await asyncio.shield(self._ended)
             self._thread.reap()
             self._thread = None
+        elif self._wire is not None:
+            self._wire.close()
         self._board.close(Closed("this membership was closed"))
 
     async def _ask(self, event: Callable[[int], Event]) -> View:
@@ -150,7 +162,15 @@ class ThreadedMembership:
             self._ended = loop.create_future()
             self._ended.add_done_callback(lambda _: self._board.close(Closed("the lease of this silo has ended")))
             self._thread = _LeaseThread(
-                loop, self._board, self._core, self._table, self._hints, self._watch, self._clock, self._ended
+                loop,
+                self._board,
+                self._core,
+                self._table,
+                self._wire,
+                self._hints,
+                self._watch,
+                self._clock,
+                self._ended,
             )
             self._watch.start()
             self._thread.start()
@@ -169,6 +189,7 @@ class _LeaseThread(threading.Thread):
         board: MembershipBoard,
         core: LeaseCore,
         table: MembershipTable,
+        wire: LeaseWire | None,
         hints: Hints | None,
         watch: LoopWatch,
         clock: Callable[[], float],
@@ -178,13 +199,16 @@ class _LeaseThread(threading.Thread):
         self._loop = loop
         self._board = board
         self._core = core
-        self._table = table
+        self._wire = wire
+        self._wire_started = False
         self._hints = hints
         self._watch = watch
         self._clock = clock
         self._ended = ended
         self._inbox: deque[Event] = deque()
-        self._requests: deque[TableRequest] = deque()
+        self._asker = TableAsker(table, core.settings.ask_timeout_s, clock, self.post, self._fail)
+        self._failure: BaseException | None = None  # of the asker
+        self._endpoints: dict[SiloAddress, str] = {}
         self._orders: list[Order] = []  # for the loop
         self._stopping = False
         self._selector = selectors.DefaultSelector()
@@ -193,10 +217,9 @@ class _LeaseThread(threading.Thread):
         os.set_blocking(self._wake_writer, False)
         self._hints_fd: int | None = None
         self._watches: dict[SiloAddress, ProcessWatch] = {}
-        self._failures = 0
         self._step_s_max = core.settings.renew_every_s
 
-    # ---- from the loop's thread
+    # ---- from other threads
 
     def post(self, event: Event) -> None:
         self._inbox.append(event)
@@ -210,6 +233,10 @@ class _LeaseThread(threading.Thread):
         with contextlib.suppress(BlockingIOError, BrokenPipeError):  # full: it is awake already; broken: it has ended
             os.write(self._wake_writer, b"w")
 
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._wake()
+
     def reap(self) -> None:
         """Let go of what only the loop's thread may; once the thread has ended."""
         self.join()
@@ -220,6 +247,7 @@ class _LeaseThread(threading.Thread):
     def run(self) -> None:
         try:
             self._selector.register(self._wake_reader, selectors.EVENT_READ, self._drain_wakes)
+            self._asker.start()
             while not self._stopping:
                 self._step()
                 if not self._watch.look(2 * self._step_s_max):
@@ -238,22 +266,29 @@ class _LeaseThread(threading.Thread):
         timeout_s = min(max(self._core.wake_at(now) - now, 0.0), self._step_s_max)
         for key, _ in self._selector.select(timeout_s):
             key.data()
+        if self._failure is not None:
+            raise self._failure
         while self._inbox:
             self._on(self._inbox.popleft())
         now = self._clock()
         if now >= self._core.wake_at(now):
             self._on(Ticked())
-        self._ask_all()
         self._publish()
         self._tend_hints()
 
     def _on(self, event: Event) -> None:
+        if self._wire is not None and isinstance(event, JoinAsked) and not self._wire_started:
+            self._wire_started = True
+            self._wire.start(event.silo, self._selector, lambda peer, message: self._on(PeerSaid(peer, message)))
         for order in self._core.on(event, self._clock()):
             match order:
-                case AskTable(Renew() as request):
-                    self._requests.appendleft(request)  # never behind a queue
                 case AskTable(request):
-                    self._requests.append(request)
+                    self._asker.ask(request)
+                case Tell(peer, message):
+                    self._tell_peer(peer, message)
+                case AdoptView(view):
+                    self._learn_endpoints(view)
+                    self._orders.append(order)
                 case HoldRight(until):
                     self._board.right.deadline = until
                     self._orders.append(order)
@@ -267,29 +302,16 @@ class _LeaseThread(threading.Thread):
                 case _:
                     self._orders.append(order)
 
-    def _ask_all(self) -> None:
-        while self._requests and not self._stopping:
-            request = self._requests.popleft()
-            sent_at = self._clock()
-            try:
-                answer = self._table.ask(request, self._core.settings.ask_timeout_s)
-            except SiloError as error:
-                self._report(error)
-                waiting, self._requests = self._requests, deque()
-                self._on(Failed(request, sent_at, error))
-                for other in waiting:  # a store that is away costs one timeout, not one per request
-                    self._on(Failed(other, sent_at, error))
-                return
-            if self._failures:
-                _log.warning("membership.store_back", failures=self._failures)
-                self._failures = 0
-            self._on(Answered(request, sent_at, answer))
+    def _tell_peer(self, peer: SiloAddress, message: LeaseMessage) -> None:
+        endpoint = self._endpoints.get(peer)
+        if self._wire is not None and endpoint:
+            self._wire.send(peer, endpoint, message, self._clock())
 
-    def _report(self, error: SiloError) -> None:
-        self._failures += 1
-        if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … in a row
-            level = logging.WARNING if isinstance(error, MembershipUnavailable) else logging.ERROR
-            _log.log(level, "membership.store_unreachable", why=str(error), failures=self._failures)
+    def _learn_endpoints(self, view: View) -> None:
+        """Where the members listen; also those who died lately, whom a view that somebody still holds may name."""
+        self._endpoints = {row.silo: row.info.lease_endpoint for row in view.table.rows}
+        if self._wire is not None:
+            self._wire.forget_all_but({row.silo for row in view.living()})
 
     def _publish(self) -> None:
         if self._orders:
@@ -310,7 +332,7 @@ class _LeaseThread(threading.Thread):
                 pass
 
     def _tend_hints(self) -> None:
-        if self._hints is None or self._failures:
+        if self._hints is None or self._asker.is_failing:
             return
         with self._hints_apart(self._hints):
             self._hints.tend(self._clock())
@@ -356,11 +378,15 @@ class _LeaseThread(threading.Thread):
             watch.close()
 
     def _let_go(self) -> None:
+        self._asker.stop()
+        if self._asker.ident is not None:
+            self._asker.join()
         for silo in list(self._watches):
             self._unwatch_process(silo)
         if self._hints is not None:
             self._hints.close()
-        self._table.close()
+        if self._wire is not None:
+            self._wire.close()
         self._selector.close()
         os.close(self._wake_reader)
 

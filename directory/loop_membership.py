@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import Closed, MembershipUnavailable, SiloError
-from silo.directory.lease import LeaseCore, LeaseSettings
+from silo.directory.lease import LeaseCore
 from silo.directory.lease_events import (
     AdvanceAsked,
     Answered,
@@ -20,11 +20,15 @@ from silo.directory.lease_events import (
     HoldRight,
     JoinAsked,
     Order,
+    PeerSaid,
     ProcessEnded,
     ReadAsked,
     ResignRight,
+    Tell,
     Ticked,
 )
+from silo.directory.lease_post import LeasePost
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.membership import MembershipTable, SiloInfo, SiloStatus, TableRequest, TurnRight, View
 from silo.directory.membership_board import MembershipBoard
 from silo.directory.turn_right import LeasedRight
@@ -47,6 +51,7 @@ class LoopMembership:
     Args:
         table: answers at once; time and faults are the hooks'.
         clock: this silo's own clock; None for the loop's. It may start anywhere and run a little fast or slow.
+        post: carries what leases say to each other; without it this one talks to nobody.
         follow: where the table gives hints, what subscribes to them (`MemoryMembershipTable.follow`).
         before: awaited before a request is carried out; raises MembershipUnavailable to lose it.
         after: awaited afterwards; raises MembershipUnavailable to lose the answer.
@@ -58,6 +63,7 @@ class LoopMembership:
         *,
         settings: LeaseSettings | None = None,
         clock: Callable[[], float] | None = None,
+        post: LeasePost | None = None,
         follow: Follow | None = None,
         before: AsyncHook = _at_once,
         after: AsyncHook = _at_once,
@@ -66,6 +72,7 @@ class LoopMembership:
         self._settings = settings or LeaseSettings()
         self._core = LeaseCore(self._settings)
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._post = post
         self._follow = follow
         self._before = before
         self._after = after
@@ -73,6 +80,7 @@ class LoopMembership:
         self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._unfollow: Callable[[], None] | None = None
+        self._unpost: Callable[[], None] | None = None
         self._closed = False
 
     @property
@@ -96,6 +104,8 @@ class LoopMembership:
             loop, context = asyncio.get_running_loop(), contextvars.copy_context()
             # a hint comes in the middle of some other silo's request, and is dealt with as this silo's own
             self._unfollow = self._follow(lambda version: _post_hint(loop, context, self._on, version))
+        if self._post is not None and self._unpost is None:
+            self._unpost = self._post.open(silo, lambda peer, message: self._on(PeerSaid(peer, message)))
         return await self._ask(lambda token: JoinAsked(token, silo, info))
 
     async def advance(self, status: SiloStatus) -> View:
@@ -120,6 +130,8 @@ class LoopMembership:
             self._timer.cancel()
         if self._unfollow is not None:
             self._unfollow()
+        if self._unpost is not None:
+            self._unpost()
         asking = list(self._asking)
         for task in asking:
             task.cancel()
@@ -156,6 +168,9 @@ class LoopMembership:
                     task = asyncio.get_running_loop().create_task(self._ask_table(request))
                     self._asking.add(task)
                     task.add_done_callback(self._asked)
+                case Tell(peer, message):
+                    if self._post is not None and self._board.me is not None:
+                        self._post.send(self._board.me, peer, message)
                 case HoldRight(until):
                     self._board.right.deadline = until
                 case ResignRight():

@@ -47,6 +47,8 @@ class SiloInfo(msgspec.Struct, frozen=True, array_like=True):
     gateway: bool = True
     app_version: str = ""
     process: ProcessIdentity | None = None
+    lease_endpoint: str = ""
+    """Where its lease listens for the leases of others; empty if nowhere."""
 
 
 class SiloRow(msgspec.Struct, frozen=True, array_like=True):
@@ -58,18 +60,42 @@ class SiloRow(msgspec.Struct, frozen=True, array_like=True):
     seq: int
     """Counts its renewals."""
     seen: int
-    """The newest table version that it has declared to have adopted."""
+    """The newest table version that it has declared to have adopted; 0 while it has adopted none of this table, since
+    others brought its row when the table before was lost."""
     joined: int
     dead: int | None = None
     """The version that declared it dead, or None."""
+
+
+def table_id(run: str) -> str:
+    """The id of the table in the run of a store, as `Table.run` joins them."""
+    return run.partition("/")[2]
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True):
     """The whole membership table as one answer of the store showed it."""
 
     run: str
+    """The run of the store, and after a slash the id of the table in it."""
     version: int
     rows: tuple[SiloRow, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Tells this table from one that was lost; empty as long as nothing was written."""
+        return table_id(self.run)
+
+
+def members_at(table: Table, version: int) -> frozenset[SiloAddress]:
+    """Who was a member in that version; rows that were removed since were members of none that anybody may hold."""
+    return frozenset(
+        row.silo for row in table.rows if row.joined <= version and (row.dead is None or row.dead > version)
+    )
+
+
+def others_at(table: Table, version: int, silo: SiloAddress) -> frozenset[SiloAddress]:
+    """Likewise, without this silo."""
+    return members_at(table, version) - {silo}
 
 
 class View:
@@ -115,6 +141,12 @@ class View:
     def gateways(self) -> tuple[SiloRow, ...]:
         return tuple(row for row in self.active() if row.info.gateway)
 
+    @property
+    def is_recovering(self) -> bool:
+        """Whether the table before was lost, and some of its silos have not joined again yet: what they serve may be
+        missing from a directory that was lost with it."""
+        return any(row.seq == 0 for row in self.living())
+
     def others(self, me: SiloAddress) -> Iterable[SiloRow]:
         return (row for row in self.living() if row.silo != me)
 
@@ -135,6 +167,20 @@ class Renew(msgspec.Struct, frozen=True):
     silo: SiloAddress
     seen: int
     prev: int
+    table: str = ""
+    """The id of the table that was adopted; empty for any."""
+
+
+class Rejoin(msgspec.Struct, frozen=True):
+    """Add the own row to a table that knows nothing of the one before, and bring all that this one said.
+
+    Who was dead stays dead; who was alive is brought as having declared nothing. It needs nobody's assent.
+    """
+
+    silo: SiloAddress
+    info: SiloInfo
+    status: SiloStatus
+    known: Table
 
 
 class Advance(msgspec.Struct, frozen=True):
@@ -164,7 +210,7 @@ class Read(msgspec.Struct, frozen=True):
     """Read the table; nothing changes."""
 
 
-TableRequest = Join | Renew | Advance | Verdict | Bury | Read
+TableRequest = Join | Renew | Rejoin | Advance | Verdict | Bury | Read
 
 
 class TableStatus(enum.Enum):
@@ -175,7 +221,9 @@ class TableStatus(enum.Enum):
     """A renewal with an old `prev`, a verdict on facts that have moved, or a join that is there by an earlier try:
     nothing changed, look at the table."""
     DEAD = "dead"
-    """The row of the asking silo is dead or missing."""
+    """The row of the asking silo is dead, or missing from the table that had it."""
+    LOST = "lost"
+    """The table that had the row of the asking silo is no more: nothing changed."""
 
 
 class TableAnswer(msgspec.Struct, frozen=True):

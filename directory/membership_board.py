@@ -16,6 +16,7 @@ from silo.directory.lease_events import (
     HoldRight,
     Order,
     ResignRight,
+    Tell,
     UnwatchProcess,
     WatchProcess,
 )
@@ -71,7 +72,7 @@ class MembershipBoard:
                         self._ended.set()
                 case Conclude(token, error):
                     self._conclude(token, error)
-                case AskTable() | WatchProcess() | UnwatchProcess():
+                case AskTable() | Tell() | WatchProcess() | UnwatchProcess():
                     pass  # the shell's own
 
     def close(self, error: SiloError) -> None:

@@ -13,6 +13,7 @@ from silo.directory.membership import (
     Bury,
     Join,
     Read,
+    Rejoin,
     Renew,
     SiloRow,
     SiloStatus,
@@ -47,6 +48,8 @@ class MemoryMembershipTable:
         self.before = before
         self.after = after
         self._runs = itertools.count(1)
+        self._ids = itertools.count(1)
+        self._id = ""
         self._run = f"memory-{next(self._runs)}"
         self._run_seen = self._run
         self._version = 0
@@ -70,7 +73,12 @@ class MemoryMembershipTable:
     @property
     def table(self) -> Table:
         rows = sorted(self._rows.values(), key=lambda row: (row.joined, row.silo))
-        return Table(self._run, self._version, tuple(rows))
+        return Table(f"{self._run}/{self._id}", self._version, tuple(rows))
+
+    def lose(self) -> None:
+        """Forget everything, as a store does that was flushed or came back empty."""
+        self._rows.clear()
+        self._id, self._version = "", 0
 
     def fail_over(self, rows_before: Table | None = None) -> None:
         """A new run of the store, which has lost the renewals since an older table, but no change of the view."""
@@ -87,6 +95,8 @@ class MemoryMembershipTable:
             self._run_seen = self._run
             self._version += RUN_LEAP if self._version else 0
         status = self._change(request)
+        if self._version and not self._id:
+            self._id = f"table-{next(self._ids)}"
         if self._version != version:
             self._prune()
             for follower in list(self._followers):
@@ -102,13 +112,27 @@ class MemoryMembershipTable:
                     return TableStatus.DEAD if row.status is SiloStatus.DEAD else TableStatus.STALE
                 version = self._next_version()
                 self._rows[silo] = SiloRow(silo, info, SiloStatus.JOINING, seq=1, seen=version, joined=version)
-            case Renew(silo, seen, prev):
+            case Renew(silo, seen, prev, table):
                 row = self._rows.get(silo)
-                if row is None or row.status is SiloStatus.DEAD:
+                if row is not None and row.status is SiloStatus.DEAD:
+                    return TableStatus.DEAD
+                if table not in ("", self._id):
+                    return TableStatus.LOST
+                if row is None:
                     return TableStatus.DEAD
                 if row.seq != prev:
                     return TableStatus.STALE
                 self._rows[silo] = msgspec.structs.replace(row, seq=row.seq + 1, seen=max(row.seen, seen))
+            case Rejoin(silo, info, status, known):
+                row = self._rows.get(silo)
+                if row is not None and row.status is SiloStatus.DEAD:
+                    return TableStatus.DEAD
+                if row is not None and row.seq > 0:
+                    return TableStatus.STALE
+                self._version = max(self._version, known.version) + 1
+                for brought in known.rows:
+                    self._bring(brought)
+                self._rows[silo] = SiloRow(silo, info, status, seq=1, seen=0, joined=self._version)
             case Advance(silo, status):
                 row = self._rows.get(silo)
                 if row is None or row.status is SiloStatus.DEAD:
@@ -121,7 +145,7 @@ class MemoryMembershipTable:
                 if (
                     row is None
                     or row.status is SiloStatus.DEAD
-                    or (run, version, seq) != (self._run, self._version, row.seq)
+                    or (run, version, seq) != (self.table.run, self._version, row.seq)
                 ):
                     return TableStatus.STALE
                 self._bury(row)
@@ -132,6 +156,16 @@ class MemoryMembershipTable:
             case Read():
                 pass
         return TableStatus.OK
+
+    def _bring(self, brought: SiloRow) -> None:
+        """Merge a row of a table that was lost."""
+        row = self._rows.get(brought.silo)
+        died = self._version if brought.dead is not None else None
+        if row is None:
+            joined = self._version
+            self._rows[brought.silo] = msgspec.structs.replace(brought, seq=0, seen=0, joined=joined, dead=died)
+        elif died is not None and row.dead is None:
+            self._rows[brought.silo] = msgspec.structs.replace(row, status=SiloStatus.DEAD, dead=died)
 
     def _next_version(self) -> int:
         self._version += 1

@@ -1,13 +1,15 @@
 """The membership table on Redis: one hash, one script, one channel for hints.
 
-The hash `silo:{CLUSTER}:members` holds `version`, `run` (the run of Redis that wrote it) and a field per silo, named by
-its address, with `FORMAT status seq seen joined dead` as text and then what the silo says of itself as MessagePack.
+The hash `silo:{CLUSTER}:members` holds `version`, `run` (the run of Redis that wrote it), `table` (the random id that
+it got when it was made) and a field per silo, named by its address, with `FORMAT status seq seen joined dead` as text
+and then what the silo says of itself as MessagePack.
 Every request is one run of one script, so each answer shows the whole table as it was at that very step. The channel
 `silo:{CLUSTER}:views` gets each new version: a reason to look, while reading the table is the truth.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -22,6 +24,7 @@ from silo.directory.membership import (
     Bury,
     Join,
     Read,
+    Rejoin,
     Renew,
     SiloInfo,
     SiloRow,
@@ -41,7 +44,7 @@ SCRIPT: Final = (
     f"local FORMAT, KEPT, LEAP, DEAD = '{ROW_FORMAT}', {DEAD_ROWS_KEPT}, {RUN_LEAP}, {int(SiloStatus.DEAD)}"
     + """
 local key, channel = KEYS[1], ARGV[1]
-local op, silo = ARGV[2], ARGV[3]
+local op, silo, new_id = ARGV[2], ARGV[3], ARGV[4]
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -70,6 +73,7 @@ local before = tonumber(redis.call('HGET', key, 'version') or '0')
 local version = before
 local run_seen = redis.call('HGET', key, 'run')
 if run_seen and run_seen ~= run then version = version + LEAP end
+local id = redis.call('HGET', key, 'table') or ''
 
 local function bury(row)
   version = version + 1
@@ -84,20 +88,46 @@ if op == 'join' then
     status = row.status == DEAD and 'dead' or 'stale'
   else
     version = version + 1
-    store({field = silo, status = 0, seq = 1, seen = version, joined = version, died = 0, about = ARGV[4]})
+    store({field = silo, status = 0, seq = 1, seen = version, joined = version, died = 0, about = ARGV[5]})
   end
 elseif op == 'renew' then
-  local row = load(silo)
-  if not row or row.status == DEAD then
+  local row, table_id = load(silo), ARGV[7]
+  if row and row.status == DEAD then
     status = 'dead'
-  elseif row.seq ~= tonumber(ARGV[5]) then
+  elseif table_id ~= '' and table_id ~= id then
+    status = 'lost'
+  elseif not row then
+    status = 'dead'
+  elseif row.seq ~= tonumber(ARGV[6]) then
     status = 'stale'
   else
-    row.seq, row.seen = row.seq + 1, math.max(row.seen, tonumber(ARGV[4]))
+    row.seq, row.seen = row.seq + 1, math.max(row.seen, tonumber(ARGV[5]))
     store(row)
   end
+elseif op == 'rejoin' then
+  local row = load(silo)
+  if row and row.status == DEAD then
+    status = 'dead'
+  elseif row and row.seq > 0 then
+    status = 'stale'
+  else
+    version = math.max(version, tonumber(ARGV[7])) + 1
+    for i = 8, #ARGV, 2 do
+      local brought, known = parse(ARGV[i], ARGV[i + 1]), load(ARGV[i])
+      if not brought then error('unknown format of row ' .. ARGV[i]) end
+      if not known then
+        brought.seq, brought.seen, brought.joined = 0, 0, version
+        brought.died = brought.status == DEAD and version or 0
+        store(brought)
+      elseif brought.status == DEAD and known.status ~= DEAD then
+        known.status, known.died = DEAD, version
+        store(known)
+      end
+    end
+    store({field = silo, status = tonumber(ARGV[5]), seq = 1, seen = 0, joined = version, died = 0, about = ARGV[6]})
+  end
 elseif op == 'advance' then
-  local row, to = load(silo), tonumber(ARGV[4])
+  local row, to = load(silo), tonumber(ARGV[5])
   if not row or row.status == DEAD then
     status = 'dead'
   elseif row.status < to and to < DEAD then
@@ -107,8 +137,8 @@ elseif op == 'advance' then
   end
 elseif op == 'verdict' then
   local row = load(silo)
-  local moved = run ~= ARGV[4] or version ~= tonumber(ARGV[5])
-  if row and row.status ~= DEAD and not moved and row.seq == tonumber(ARGV[6]) then
+  local moved = run .. '/' .. id ~= ARGV[5] or version ~= tonumber(ARGV[6])
+  if row and row.status ~= DEAD and not moved and row.seq == tonumber(ARGV[7]) then
     bury(row)
   else
     status = 'stale'
@@ -120,11 +150,12 @@ end
 
 local fields = redis.call('HGETALL', key)
 if version ~= before then
-  redis.call('HSET', key, 'version', text(version), 'run', run)
+  if id == '' then id = new_id end
+  redis.call('HSET', key, 'version', text(version), 'run', run, 'table', id)
   redis.call('PUBLISH', channel, text(version))
   local seen, dead, unknown = version, {}, false
   for i = 1, #fields, 2 do
-    if fields[i] ~= 'version' and fields[i] ~= 'run' then
+    if fields[i] ~= 'version' and fields[i] ~= 'run' and fields[i] ~= 'table' then
       local row = parse(fields[i], fields[i + 1])
       if not row then unknown = true
       elseif row.status == DEAD then dead[#dead + 1] = row
@@ -139,7 +170,7 @@ if version ~= before then
     fields = redis.call('HGETALL', key)
   end
 end
-return {status, run, text(version), fields}
+return {status, run .. '/' .. id, text(version), fields}
 """
 )
 
@@ -156,11 +187,11 @@ def read_table(fields: Mapping[bytes, bytes], *, run: str | None = None, version
     """The table that the fields of the hash hold; raises MembershipUnavailable for a row of a format unknown here."""
     rows: list[SiloRow] = []
     for field, value in fields.items():
-        if field not in (b"version", b"run"):
+        if field not in (b"version", b"run", b"table"):
             rows.append(_read_row(field.decode(), value))
     rows.sort(key=lambda row: (row.joined, row.silo))
     return Table(
-        run=fields.get(b"run", b"").decode() if run is None else run,
+        run=b"/".join(fields.get(name, b"") for name in (b"run", b"table")).decode() if run is None else run,
         version=int(fields.get(b"version", b"0")) if version is None else version,
         rows=tuple(rows),
     )
@@ -174,6 +205,11 @@ def _read_row(field: str, value: bytes) -> SiloRow:
     silo = SiloAddress.parse(field)
     info = msgspec.msgpack.decode(words[6], type=SiloInfo)
     return SiloRow(silo, info, SiloStatus(status), seq, seen, joined, died or None)
+
+
+def _write_row(row: SiloRow) -> bytes:
+    words = (ROW_FORMAT, int(row.status), row.seq, row.seen, row.joined, row.dead or 0)
+    return " ".join(map(str, words)).encode() + b" " + msgspec.msgpack.encode(row.info)
 
 
 def translated(error: Exception) -> SiloError:
@@ -232,16 +268,20 @@ class RedisMembershipTable:
 
 
 def _arguments(request: TableRequest) -> list[str | bytes | int]:
+    new_id = secrets.token_hex(8)  # of the table, should this request make it: scripts have no chance of their own
     match request:
         case Join(silo, info):
-            return ["join", str(silo), msgspec.msgpack.encode(info)]
-        case Renew(silo, seen, prev):
-            return ["renew", str(silo), seen, prev]
+            return ["join", str(silo), new_id, msgspec.msgpack.encode(info)]
+        case Renew(silo, seen, prev, table):
+            return ["renew", str(silo), new_id, seen, prev, table]
+        case Rejoin(silo, info, status, known):
+            rows = [part for row in known.rows for part in (str(row.silo), _write_row(row))]
+            return ["rejoin", str(silo), new_id, int(status), msgspec.msgpack.encode(info), known.version, *rows]
         case Advance(silo, status):
-            return ["advance", str(silo), int(status)]
+            return ["advance", str(silo), new_id, int(status)]
         case Verdict(target, run, version, seq):
-            return ["verdict", str(target), run, version, seq]
+            return ["verdict", str(target), new_id, run, version, seq]
         case Bury(target):
-            return ["bury", str(target)]
+            return ["bury", str(target), new_id]
         case Read():
-            return ["read", ""]
+            return ["read", "", new_id]

@@ -30,7 +30,7 @@ from pydantic_settings import NoDecode
 
 from silo.directory.addresses import CLUSTER_PATTERN
 from silo.directory.errors import InvalidSettings
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_settings import LeaseSettings
 from silo.messaging.limits import LinkLimits
 
 KIB = 1024
@@ -266,6 +266,8 @@ class SiloSettings(_Checked):
     """Where to listen, as `host:port`. Port 0: any free port, and the one really bound is advertised."""
     advertise: Annotated[str, AfterValidator(_endpoint)] | None = None
     """Where others reach this silo, if not where it listens. Port 0: the port really bound."""
+    lease_port: Annotated[int, Ge(0), Le(65535)] = 0
+    """The port of the lease's own listener, on the hosts of `listen` and `advertise`. 0: any free port."""
     name: Annotated[str, AfterValidator(_name)] | None = None
     """The name for people, the same after a restart; the advertised endpoint where none is given."""
     meta: Pairs = {}

@@ -7,20 +7,26 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from silo.directory.contract import GrainDirectory
-from silo.directory.errors import InvalidSettings
+from silo.directory.errors import EndpointUnusable, InvalidSettings
 from silo.directory.lease_thread import ThreadedMembership
+from silo.directory.lease_wire import LeaseWire
 from silo.directory.membership import Membership, ProcessIdentity
 from silo.directory.process_identity import process_identity
 from silo.directory.redis_connection import open_sync
 from silo.directory.redis_directory import RedisDirectory
 from silo.directory.redis_hints import RedisHints
 from silo.directory.redis_membership import RedisMembershipTable
+from silo.messaging.greeting import Credentials
+from silo.messaging.permissions import Role
 from silo.messaging.transport import Transport
 from silo.persistence.contract import GrainStorage
 from silo.persistence.redis_storage import RedisStorage
+
+LEASE_WORD: Final = b"silo lease 1"
+"""From which the key of the lease's frames is derived, so that it proves nothing anywhere else."""
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -65,6 +71,7 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
         return ThreadedMembership(
             RedisMembershipTable(partial(open_sync, url), cluster),
             settings=settings.lease,
+            wire=_open_wire(settings),
             hints=RedisHints(partial(open_sync, url), cluster, settings.lease.ask_timeout_s),
             loop_stuck_after_s=settings.loop_stuck_after_s,
         )
@@ -78,6 +85,26 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
         process=process_identity(),
         open_storage=lambda: RedisStorage.at(settings.storage or url, cluster),
     )
+
+
+def _open_wire(settings: SiloSettings) -> LeaseWire:
+    """The listener by which leases talk; raises EndpointUnusable."""
+    from silo.settings import split_endpoint
+
+    host, _ = split_endpoint(settings.listen)
+    advertised, _ = split_endpoint(settings.advertise) if settings.advertise is not None else (host, 0)
+    token = settings.cluster_token
+    try:
+        return LeaseWire(
+            listen=host,
+            port=settings.lease_port,
+            advertise=advertised,
+            cluster=settings.cluster,
+            key=Credentials(token.get_secret_value()).proof(Role.SILO, LEASE_WORD) if token is not None else None,
+            patience_s=settings.lease.lease_s,
+        )
+    except OSError as error:
+        raise EndpointUnusable(f"the lease cannot listen on {host}:{settings.lease_port}: {error}") from error
 
 
 def open_grpc(services: Sequence[Callable[[grpc.aio.Server], None]] = ()) -> Transport:

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from silo.client import Client
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.membership import SiloStatus
 from silo.host import Silo
 from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 DRIFT = 0.04
 """The most by which a silo's clock runs fast or slow; leases allow for 10 %."""
-LEASE = LeaseSettings(lease_s=5.0)
+LEASE = LeaseSettings(lease_s=5.0, grace_s=6.0)
+"""With less grace than by default, so that outages of the store within a run are longer and shorter than it."""
 CLUSTER = "simulated"
 """The cluster's name."""
 
@@ -128,6 +129,7 @@ class Members(Looking):
         name = name or self._next_name()
         endpoint = endpoint or f"{name}:7000"
         node = self.loop.node(name)
+        self.world.road.homes[endpoint] = name
         values: dict[str, Any] = {"insecure": True, **self._settings, **settings}
         values |= {"cluster": CLUSTER, "lease": LEASE, "name": name, "listen": endpoint}
         own = SiloSettings(**values)

@@ -108,6 +108,24 @@ class StorageWay:
             raise StorageOutcomeUnknown(str(error)) from None
 
 
+class LeaseRoad:
+    """The way of what silos' leases say to each other: by the network, and lost where that is cut."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self.homes: dict[str, str] = {}
+        """On which node each endpoint is, where that has another name than the endpoint's host."""
+        self._network = network
+
+    def __call__(self, sender: SiloAddress, receiver: SiloAddress, deliver: Callable[[], None]) -> None:
+        source, target = self._home(sender), self._home(receiver)
+        if not self._network.is_cut(source, target):
+            delay_s = self._network.draw_delay(source, target)
+            asyncio.get_running_loop().call_later(delay_s, deliver, context=contextvars.Context())
+
+    def _home(self, silo: SiloAddress) -> str:
+        return self.homes.get(silo.endpoint) or silo.endpoint.rpartition(":")[0]
+
+
 class DistantDirectory:
     """One silo's way to the rows that all silos share; a `GrainDirectory`."""
 

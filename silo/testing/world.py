@@ -8,7 +8,8 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_post import LeasePost
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.loop_membership import LoopMembership
 from silo.directory.memory_directory import DirectoryRows
 from silo.directory.memory_membership import MemoryMembershipTable
@@ -16,7 +17,7 @@ from silo.persistence.memory_storage import MemoryStorage, StorageRows
 from silo.surroundings import Surroundings
 from silo.testing.network import DELAY_S, MemoryNetwork
 from silo.testing.nodes import Node
-from silo.testing.store import DistantDirectory, StorageWay, Store, TableWay
+from silo.testing.store import DistantDirectory, LeaseRoad, StorageWay, Store, TableWay
 
 
 class World:
@@ -33,6 +34,8 @@ class World:
         self.lease = lease
         self.network = MemoryNetwork(random.Random(rng.random()), delay_s=delay_s)
         self.store = Store(self.network, random.Random(rng.random()))
+        self.road = LeaseRoad(self.network)
+        self.post = LeasePost(self.road)
         self.rows = DirectoryRows()
         self.table = MemoryMembershipTable()
         self.storage_rows = StorageRows()
@@ -54,6 +57,7 @@ class World:
                 self.table,
                 settings=self.lease,
                 clock=clock,
+                post=self.post,
                 follow=self.table.follow,
                 before=way.before,
                 after=way.after,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from silo.client import Client
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.memory_directory import DirectoryRows, MemoryDirectory
 from silo.host import Silo
 from silo.persistence.memory_storage import MemoryStorage, StorageRows

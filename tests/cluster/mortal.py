@@ -84,7 +84,7 @@ class MortalStand(MemoryStand):
             own,
             open_directory=lambda: MemoryDirectory(self.rows, before=before, after=after),
             open_membership=lambda: LoopMembership(
-                self.table, settings=LEASE, follow=self.table.follow, before=ask_table
+                self.table, settings=LEASE, post=self.world.post, follow=self.table.follow, before=ask_table
             ),
         )
 

@@ -1,1 +1,1 @@
-"""Small protocols, explored whole: every state that they can reach, and what must hold in each."""
+"""Small protocols explored whole: every state that they can reach, by the cores that the product runs."""

@@ -1,8 +1,9 @@
 """Many lease cores around one membership table in virtual time, with everything that can go wrong between them.
 
-Times are seconds. Every silo has a clock of its own that starts anywhere and runs up to 4 % fast or slow. Requests and
-answers are lost, delayed and repeated; silos are paused, crash, join and say goodbye; the store goes away, stands
-still, or fails over and loses renewals. `violation` is set once a silo that the table calls dead may start a turn.
+Times are seconds. Every silo has a clock of its own that starts anywhere and runs up to 4 % fast or slow. Requests,
+answers and what silos say to each other are lost, delayed and repeated, in one direction or both; silos are paused,
+crash, join and say goodbye; the store goes away, stands still, fails over and loses renewals, or loses the table.
+`violation` is set once a silo that the table calls dead, or that a lost one has called so, may start a turn.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import partial
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import MembershipUnavailable, SiloError
-from silo.directory.lease import LeaseCore, LeaseSettings
+from silo.directory.lease import LeaseCore
 from silo.directory.lease_events import (
     AdvanceAsked,
     Answered,
@@ -29,11 +30,15 @@ from silo.directory.lease_events import (
     Hinted,
     HoldRight,
     JoinAsked,
+    PeerSaid,
     ProcessEnded,
     ResignRight,
+    Tell,
     Ticked,
     WatchProcess,
 )
+from silo.directory.lease_messages import LeaseMessage
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.membership import ProcessIdentity, SiloInfo, SiloStatus, Table, TableAnswer, TableRequest
 from silo.directory.memory_membership import MemoryMembershipTable
 
@@ -59,9 +64,9 @@ class Node:
     concluded: list[tuple[int, SiloError | None]] = field(default_factory=list)
     timer: int = 0
     mute: bool = False
-    """Its requests are lost."""
+    """Its requests to the store are lost."""
     deaf: bool = False
-    """The answers to it are lost."""
+    """The store's answers to it are lost."""
     declared_dead: bool = False
 
 
@@ -92,6 +97,10 @@ class World:
         self.store = "up"
         """`up`, `away` (requests are lost) or `still` (they wait)."""
         self.snapshots: list[Table] = []
+        self.cut: set[tuple[SiloAddress, SiloAddress]] = set()
+        """Between whom messages are lost, by direction."""
+        self.messages = 0
+        """What silos have said to each other."""
         self.fenced: dict[SiloAddress, float] = {}
         """Since when a living silo that has held the right does not."""
         self.pauses_s: list[float] = []
@@ -151,6 +160,16 @@ class World:
             for node, request, sent_at in waiting:
                 self._arrive(node, request, sent_at)
 
+    def part(self, one: Node, other: Node) -> None:
+        """Cut the link between two silos, both ways."""
+        self.cut |= {(one.address, other.address), (other.address, one.address)}
+
+    def isolate(self, node: Node) -> None:
+        """Whatever it sends is lost, and whatever silos send to it."""
+        node.mute = True
+        for other in self.nodes:
+            self.part(node, other)
+
     def at(self, time: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._queue, (time, next(self._count), action))
 
@@ -187,6 +206,8 @@ class World:
             match order:
                 case AskTable(request):
                     self._ask(node, request)
+                case Tell(peer, message):
+                    self._tell(node, peer, message)
                 case HoldRight(until):
                     node.deadline = until
                 case ResignRight(dead, _):
@@ -220,6 +241,13 @@ class World:
         # an answer that comes after this is still delivered: the core must bear both
         self.at(self.now + self.settings.ask_timeout_s / node.rate, lambda: self.happen(node, lost))
 
+    def _tell(self, node: Node, peer: SiloAddress, message: LeaseMessage) -> None:
+        self.messages += 1
+        other = next(other for other in self.nodes if other.address == peer)
+        for _ in range(1 + (self.rng.random() < self.wild / 4)):
+            if (node.address, peer) not in self.cut and self.rng.random() >= self.wild / 2:
+                self._send(partial(self.happen, other, PeerSaid(node.address, message)))
+
     def _arrive(self, node: Node, request: TableRequest, sent_at: float) -> None:
         if self.store == "still":
             self._waiting.append((node, request, sent_at))
@@ -251,7 +279,7 @@ class World:
         self.at(self.now + delay, deliver)
 
     def _check(self) -> None:
-        dead = {row.silo for row in self.table.table.rows if row.dead is not None}
+        dead = {row.silo for row in self.table.table.rows if row.dead is not None} | self.deaths.keys()
         for node in self.nodes:
             if node.state == "gone":
                 continue
@@ -270,12 +298,13 @@ class World:
                 self.fenced.setdefault(node.address, self.now)
 
 
-def chaos(seed: int, **options: object) -> World:
+def chaos(seed: int, *, settings: type[LeaseSettings] = LeaseSettings, **options: object) -> World:
     """One random walk of 120 s; the same seed gives the same walk."""
     rng = random.Random(f"chaos-{seed}")
+    options["settings"] = settings(grace_s=rng.choice([3.0, 6.0, 25.0]))
     wild = rng.choice([0.0, 0.02, 0.1, 0.25])
     world = World(seed, wild=wild, machines=rng.random() < 0.3, hints=rng.random() < 0.7, **options)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - passed on
-    for _ in range(rng.choice([1, 2, 2, 3, 3, 4])):
+    for _ in range(rng.choice([1, 2, 2, 3, 3, 4, 5])):
         world.add()
     lease_s = world.settings.lease_s
     while world.now < 24 * lease_s and world.violation is None:
@@ -296,20 +325,28 @@ def _mishap(world: World, rng: random.Random) -> None:
     elif chance < 0.36:
         if sum(other.state != "gone" for other in world.nodes) > 1:
             world.crash(node)
-    elif chance < 0.52:
+    elif chance < 0.42:
+        for other in world.nodes:
+            if rng.random() < 0.5:
+                ways = {(node.address, other.address), (other.address, node.address)}
+                world.cut |= ways if rng.random() < 0.8 else {rng.choice(sorted(ways))}
+    elif chance < 0.54:
         node.mute, node.deaf = rng.choice([(True, True), (True, True), (True, False), (False, True)])
     elif chance < 0.70:
         for other in world.nodes:
             if rng.random() < 0.6:
                 other.mute = other.deaf = False
+        world.cut = {way for way in sorted(world.cut) if rng.random() < 0.4}
     elif chance < 0.77:
         world.set_store(rng.choice(["away", "still"]))
     elif chance < 0.88:
         world.set_store("up")
-    elif chance < 0.92:
+    elif chance < 0.91:
         world.table.fail_over(world.snapshots[0])
+    elif chance < 0.92:
+        world.table.lose()
     elif chance < 0.97:
-        if len(world.nodes) < 7:
+        if len(world.nodes) < 8:
             world.add()
     elif chance < 0.98:
         world.goodbye(node)

@@ -66,7 +66,9 @@ class FaultyStand(MemoryStand):
 
         return replace(
             super().surroundings(settings),
-            open_membership=lambda: LoopMembership(table, settings=LEASE, follow=table.follow, before=ask_table),
+            open_membership=lambda: LoopMembership(
+                table, settings=LEASE, post=self.world.post, follow=table.follow, before=ask_table
+            ),
             open_storage=lambda: MemoryStorage(self.storage_rows, before=to_storage, after=from_storage),
         )
 

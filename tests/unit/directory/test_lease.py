@@ -10,7 +10,7 @@ import pytest
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import InvalidSettings, MembershipUnavailable, SiloFenced
-from silo.directory.lease import STALE_RENEWALS_MAX, LeaseCore, LeaseSettings, Observation, Phase
+from silo.directory.lease import STALE_RENEWALS_MAX, LeaseCore, Phase
 from silo.directory.lease_events import (
     AdoptView,
     AdvanceAsked,
@@ -24,19 +24,33 @@ from silo.directory.lease_events import (
     HoldRight,
     JoinAsked,
     Order,
+    PeerSaid,
     ProcessEnded,
     ReadAsked,
     ResignRight,
+    Tell,
     Ticked,
     UnwatchProcess,
     WatchProcess,
 )
+from silo.directory.lease_messages import (
+    Acknowledgement,
+    Assent,
+    AssentAsked,
+    Forward,
+    Forwarded,
+    LeaseMessage,
+    Probe,
+)
+from silo.directory.lease_observations import Observation
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.membership import (
     Advance,
     Bury,
     Join,
     ProcessIdentity,
     Read,
+    Rejoin,
     Renew,
     SiloInfo,
     SiloStatus,
@@ -47,7 +61,7 @@ from silo.directory.membership import (
 )
 from silo.directory.memory_membership import MemoryMembershipTable
 
-ME, OTHER, THIRD = (SiloAddress(f"10.0.0.{n}:7000", n) for n in (1, 2, 3))
+ME, OTHER, THIRD, FOURTH = (SiloAddress(f"10.0.0.{n}:7000", n) for n in (1, 2, 3, 4))
 HERE = ProcessIdentity("machine", 1, 1)
 INFO = SiloInfo(name="me", process=HERE)
 LOST = MembershipUnavailable("lost")
@@ -57,10 +71,12 @@ class OpenCore(LeaseCore):
     """A core that shows what it thinks of the others."""
 
     def since(self, silo: SiloAddress) -> float:
-        return self._observed[silo].since
+        seen = self.observations.of(silo)
+        assert seen is not None
+        return seen.since
 
     def hear_of(self, silo: SiloAddress, at: float) -> None:
-        self._observed[silo] = Observation("run", 1, at)
+        self.observations._observed[silo] = Observation("run", 1, at)  # pyright: ignore[reportPrivateUsage] - it stands for a history
 
     def judges_at(self, silo: SiloAddress, now: float) -> float:
         return self._judge_at(silo, now)
@@ -102,6 +118,11 @@ class Story:
         self.now = now
 
 
+def renewal(seen: int, prev: int, table: str = "table-1") -> Renew:
+    """Of my row; the first table that there is has this id."""
+    return Renew(ME, seen, prev, table)
+
+
 def asked(orders: list[Order]) -> list[TableRequest]:
     return [order.request for order in orders if isinstance(order, AskTable)]
 
@@ -137,8 +158,8 @@ def test_a_join_whose_answer_was_lost_is_sent_again_and_then_renews_before_it_ho
     orders = story.answer(Join(ME, INFO))
     assert Conclude(1) in orders
     assert not any(isinstance(order, HoldRight) for order in orders)
-    assert asked(orders) == [Renew(ME, seen=1, prev=1)]
-    assert HoldRight(story.now + 5.0) in story.answer(Renew(ME, seen=1, prev=1))
+    assert asked(orders) == [renewal(seen=1, prev=1)]
+    assert HoldRight(story.now + 5.0) in story.answer(renewal(seen=1, prev=1))
 
 
 def test_a_join_is_given_up_when_its_time_is_over(story: Story) -> None:
@@ -168,14 +189,14 @@ def test_it_renews_every_fifth_of_the_lease(member: Story) -> None:
     renewed_at = member.now - 0.01
     assert member.core.wake_at(member.now) == pytest.approx(renewed_at + 1.0)
     assert member.tick_at(renewed_at + 0.9) == [], "a tick that comes early changes nothing"
-    assert asked(member.tick_at(renewed_at + 1.0)) == [Renew(ME, seen=1, prev=2)]
+    assert asked(member.tick_at(renewed_at + 1.0)) == [renewal(seen=1, prev=2)]
 
 
 def test_one_renewal_is_on_its_way_at_a_time_and_a_fifth_later_the_next(member: Story) -> None:
     start = member.core.wake_at(member.now)
-    assert asked(member.tick_at(start)) == [Renew(ME, seen=1, prev=2)]
+    assert asked(member.tick_at(start)) == [renewal(seen=1, prev=2)]
     assert member.tick_at(start + 0.5) == []
-    assert asked(member.tick_at(start + 1.0)) == [Renew(ME, seen=1, prev=2)]
+    assert asked(member.tick_at(start + 1.0)) == [renewal(seen=1, prev=2)]
 
 
 def test_a_verdict_that_is_due_does_not_hurry_renewals_that_a_dead_store_refuses(member: Story) -> None:
@@ -193,7 +214,7 @@ def test_a_verdict_that_is_due_does_not_hurry_renewals_that_a_dead_store_refuses
 
 def test_the_lease_counts_from_when_the_renewal_was_sent_and_never_goes_back(member: Story) -> None:
     deadline = member.core.deadline
-    late = Renew(ME, seen=1, prev=2)
+    late = renewal(seen=1, prev=2)
     member.now += 2.0
     member.answer(late, sent_at=member.now - 1.5, after_s=0.0)
     assert member.core.deadline == member.now - 1.5 + 5.0 > deadline
@@ -203,13 +224,13 @@ def test_the_lease_counts_from_when_the_renewal_was_sent_and_never_goes_back(mem
 
 def test_a_stale_renewal_is_repaired_at_once_but_not_for_ever(member: Story) -> None:
     member.tick_at(member.core.wake_at(member.now))
-    request: TableRequest = Renew(ME, seen=1, prev=2)
+    request: TableRequest = renewal(seen=1, prev=2)
     for _ in range(STALE_RENEWALS_MAX):
-        member.table.carry_out(Renew(ME, seen=1, prev=member.table.table.rows[0].seq))
+        member.table.carry_out(renewal(seen=1, prev=member.table.table.rows[0].seq))
         orders = asked(member.answer(request))
-        assert orders == [Renew(ME, seen=1, prev=member.table.table.rows[0].seq)]
+        assert orders == [renewal(seen=1, prev=member.table.table.rows[0].seq)]
         request = orders[0]
-    member.table.carry_out(Renew(ME, seen=1, prev=member.table.table.rows[0].seq))
+    member.table.carry_out(renewal(seen=1, prev=member.table.table.rows[0].seq))
     assert asked(member.answer(request)) == [], "somebody else renews my row: no reason to hurry"
     assert member.core.wake_at(member.now) > member.now
 
@@ -218,8 +239,8 @@ def test_a_newer_version_is_adopted_and_declared_at_once(member: Story) -> None:
     member.table.carry_out(Join(OTHER, INFO))
     orders = member.renew()
     assert AdoptView(member.core.view) in orders
-    assert asked(orders) == [Renew(ME, seen=2, prev=3)]
-    member.answer(Renew(ME, seen=2, prev=3))
+    assert asked(orders) == [renewal(seen=2, prev=3)]
+    member.answer(renewal(seen=2, prev=3))
     assert member.table.table.rows[0].seen == 2
 
 
@@ -234,16 +255,16 @@ def test_S032_an_old_table_that_arrives_late_is_nobodys_view(member: Story) -> N
 def test_a_hint_is_followed_by_a_look_and_only_one(member: Story) -> None:
     assert member.on(Hinted(1)) == []
     orders = member.on(Hinted(7))
-    assert asked(orders) == [Renew(ME, seen=1, prev=2)]
-    assert asked(member.answer(Renew(ME, seen=1, prev=2))) == [], "a hint at a version that is not there"
+    assert asked(orders) == [renewal(seen=1, prev=2)]
+    assert asked(member.answer(renewal(seen=1, prev=2))) == [], "a hint at a version that is not there"
 
 
 def test_a_hint_that_comes_during_a_renewal_is_followed_afterwards(member: Story) -> None:
     member.tick_at(member.core.wake_at(member.now))
-    before = member.table.carry_out(Renew(ME, seen=1, prev=2))
+    before = member.table.carry_out(renewal(seen=1, prev=2))
     member.table.carry_out(Join(OTHER, INFO))
     assert member.on(Hinted(2)) == []
-    assert asked(member.on(Answered(Renew(ME, seen=1, prev=2), member.now, before))) == [Renew(ME, seen=1, prev=3)]
+    assert asked(member.on(Answered(renewal(seen=1, prev=2), member.now, before))) == [renewal(seen=1, prev=3)]
 
 
 # ---- the end
@@ -406,6 +427,180 @@ def test_of_two_judges_one_waits_a_beat_for_the_other_unless_that_one_is_silent_
     assert sorted(extra) == pytest.approx([0.0, 1.0])
 
 
+# ---- what others say
+
+
+def peers(member: Story) -> Story:
+    other_joins(member)
+    other_joins(member, THIRD)
+    return member
+
+
+def told(orders: list[Order]) -> list[tuple[SiloAddress, LeaseMessage]]:
+    return [(order.peer, order.message) for order in orders if isinstance(order, Tell)]
+
+
+def late_for(story: Story) -> Verdict:
+    """A verdict on OTHER that could take effect now."""
+    table = story.table.table
+    return Verdict(OTHER, table.run, table.version, next(row.seq for row in table.rows if row.silo == OTHER))
+
+
+def test_nobody_is_probed_in_good_times_and_everybody_each_beat_once_a_renewal_is_old(member: Story) -> None:
+    peers(member)
+    sent_at = member.now - 0.01
+    member.renew_until(member.now + 20)
+    probes: list[float] = []
+    renewed = member.core.evidence.renewed
+    assert renewed > sent_at + 18
+    while member.core.wake_at(member.now) < renewed + 4.5:
+        orders = member.tick_at(member.core.wake_at(member.now))
+        probes += [message.echo for _, message in told(orders) if isinstance(message, Probe)]
+        for request in asked(orders):
+            member.on(Failed(request, member.now, LOST))
+    beats = [renewed + 2.0, renewed + 3.0, renewed + 4.0]
+    assert probes == pytest.approx([beat for beat in beats for _ in (OTHER, THIRD)])
+
+
+def test_acknowledgements_of_half_the_others_count_from_when_they_were_asked_for(member: Story) -> None:
+    peers(member)
+    renewed = member.core.evidence.renewed
+    member.now = renewed + 4.0
+    assert member.on(PeerSaid(OTHER, Acknowledgement(renewed + 3.0))) == [HoldRight(renewed + 8.0)]
+    assert member.on(PeerSaid(THIRD, Acknowledgement(renewed + 2.5))) == [], "one of two others is enough"
+    assert member.on(PeerSaid(OTHER, Acknowledgement(renewed + 2.0))) == [], "nothing goes back"
+    assert member.on(PeerSaid(OTHER, Acknowledgement(member.now + 1))) == [], "what was never asked"
+    member.now = renewed + 29
+    assert member.on(PeerSaid(OTHER, Acknowledgement(member.now))) == [HoldRight(renewed + 30.0)], "L+G ends it"
+
+
+def test_a_view_with_more_others_asks_for_more_acknowledgements(member: Story) -> None:
+    peers(member)
+    renewed = member.core.evidence.renewed
+    member.now = renewed + 4.0
+    member.on(PeerSaid(OTHER, Acknowledgement(renewed + 3.0)))
+    assert member.core.deadline == renewed + 8.0
+    member.table.carry_out(Join(FOURTH, SiloInfo(name="4")))
+    member.on(Answered(Read(), member.now, TableAnswer(TableStatus.OK, member.table.table)))
+    assert member.core.deadline == renewed + 5.0, "two of three now"
+
+
+def test_a_lone_silo_has_nobody_to_acknowledge_it(member: Story) -> None:
+    assert member.core.deadline == member.core.evidence.renewed + 5.0
+    assert member.core.wake_at(member.now) == pytest.approx(member.now - 0.01 + 1.0), "and probes nobody"
+
+
+def test_an_acknowledgement_is_a_promise_not_to_assent_for_the_wait(member: Story) -> None:
+    peers(member)
+    assert told(member.on(PeerSaid(OTHER, Probe(7.0)))) == [(OTHER, Acknowledgement(7.0))]
+    promised = member.now
+    verdict = late_for(member)
+    member.now = promised + 5.49
+    assert member.on(PeerSaid(THIRD, AssentAsked(verdict))) == []
+    member.now = promised + 5.51
+    assert told(member.on(PeerSaid(THIRD, AssentAsked(verdict)))) == [(THIRD, Assent(verdict))]
+
+
+def test_a_silo_that_was_heard_of_late_is_not_assented_to(member: Story) -> None:
+    peers(member)
+    member.on(PeerSaid(OTHER, Acknowledgement(member.now)))
+    assert member.on(PeerSaid(THIRD, AssentAsked(late_for(member)))) == []
+
+
+def test_H1_who_assented_acknowledges_no_more_until_the_table_shows_the_verdict_void(member: Story) -> None:
+    peers(member)
+    verdict = late_for(member)
+    member.now += 10
+    member.on(PeerSaid(THIRD, AssentAsked(verdict)))
+    assert member.on(PeerSaid(OTHER, Probe(1.0))) == []
+    before = member.now - 0.001
+    member.table.carry_out(Renew(OTHER, seen=3, prev=1))
+    shown = TableAnswer(TableStatus.OK, member.table.table)
+    member.on(Answered(Read(), before, shown))
+    assert told(member.on(PeerSaid(OTHER, Probe(2.0)))) == [], "an answer to what was sent before the assent"
+    member.now += 1
+    member.on(Answered(Read(), member.now, shown))
+    assert told(member.on(PeerSaid(OTHER, Probe(3.0)))) == [(OTHER, Acknowledgement(3.0))]
+
+
+def test_H1_who_assented_and_reads_that_it_was_carried_acknowledges_never_again(member: Story) -> None:
+    peers(member)
+    verdict = late_for(member)
+    member.now += 10
+    member.on(PeerSaid(THIRD, AssentAsked(verdict)))
+    member.table.carry_out(verdict)
+    member.now += 1
+    assert member.on(PeerSaid(OTHER, Probe(1.0))) == [], "nor while it does not know"
+    member.on(Answered(Read(), member.now, TableAnswer(TableStatus.OK, member.table.table)))
+    assert member.core.view.is_dead(OTHER)
+    assert member.on(PeerSaid(OTHER, Probe(2.0))) == []
+
+
+def test_an_assent_to_another_run_of_the_store_waits_until_the_binding_is_shed(member: Story) -> None:
+    """Else an old request that comes late would replace the newer binding, and any answer would shed it."""
+    peers(member)
+    newer = msgspec.structs.replace(late_for(member), run="newer")
+    member.now += 10
+    member.on(PeerSaid(THIRD, AssentAsked(newer)))
+    assert member.on(PeerSaid(THIRD, AssentAsked(late_for(member)))) == []
+    assert member.core.promises.bound[OTHER].run == "newer"
+
+
+def test_a_verdict_asks_all_members_of_every_view_that_its_target_may_hold(member: Story) -> None:
+    peers(member)
+    member.table.carry_out(Bury(THIRD, "gone"))  # OTHER has declared a version that had it
+    member.renew_until(member.core.since(OTHER) + 6.6)
+    verdict = late_for(member)
+    orders = member.on(Answered(Read(), member.now, TableAnswer(TableStatus.OK, member.table.table)))
+    assert told(orders) == [(THIRD, AssentAsked(verdict))]
+    assert asked(orders) == [], "mine is one of two in the older view"
+    assert asked(member.on(PeerSaid(THIRD, Assent(verdict)))) == [verdict]
+
+
+def test_the_table_is_asked_through_the_others_in_turn_while_it_does_not_answer(member: Story) -> None:
+    peers(member)
+    ways: list[SiloAddress | None] = []
+    for _ in range(4):
+        orders = member.tick_at(member.core.wake_at(member.now))
+        while not (asked(orders) or any(isinstance(message, Forward) for _, message in told(orders))):
+            orders = member.tick_at(member.core.wake_at(member.now))
+        for request in asked(orders):
+            ways.append(None)
+            member.on(Failed(request, member.now, LOST))
+        ways += [peer for peer, message in told(orders) if isinstance(message, Forward)]
+    assert ways == [None, OTHER, THIRD, None]
+
+
+def test_a_renewal_that_another_passed_on_counts_from_when_it_left(member: Story) -> None:
+    peers(member)
+    start = member.core.wake_at(member.now)
+    member.on(Failed(asked(member.tick_at(start))[0], start, LOST))
+    forward = told(member.tick_at(start + 1.0))[0][1]
+    assert isinstance(forward, Forward)
+    answer = member.table.carry_out(forward.renewal)
+    member.now += 0.5
+    member.on(PeerSaid(OTHER, Forwarded(forward.echo, forward.renewal, answer)))
+    assert member.core.deadline == start + 1.0 + 5.0
+
+
+def test_a_renewal_is_passed_on_for_the_silo_that_it_renews_and_for_no_other(member: Story) -> None:
+    peers(member)
+    theirs = Renew(OTHER, seen=3, prev=1)
+    assert member.on(PeerSaid(THIRD, Forward(4.0, theirs))) == []
+    assert asked(member.on(PeerSaid(OTHER, Forward(4.0, theirs)))) == [theirs]
+    answer = member.table.carry_out(theirs)
+    orders = member.on(Answered(theirs, member.now, answer))
+    assert told(orders) == [(OTHER, Forwarded(4.0, theirs, answer))]
+    member.table.carry_out(Bury(OTHER, "test"))
+    answer = member.table.carry_out(Renew(OTHER, seen=3, prev=2))
+    assert answer.status is TableStatus.DEAD
+    member.on(PeerSaid(OTHER, Forward(5.0, Renew(OTHER, seen=3, prev=2))))
+    assert not any(
+        isinstance(order, ResignRight)
+        for order in member.on(Answered(Renew(OTHER, seen=3, prev=2), member.now, answer))
+    ), "the death of another is not mine"
+
+
 # ---- proof
 
 
@@ -427,6 +622,94 @@ def test_a_proof_that_could_not_be_told_is_told_with_the_next_answer(member: Sto
     assert Bury(OTHER, "its process ended") in asked(member.renew())
 
 
+# ---- a table that was lost
+
+
+def brought(orders: list[Order]) -> list[Rejoin]:
+    return [request for request in asked(orders) if isinstance(request, Rejoin)]
+
+
+def test_a_silo_whose_table_was_lost_keeps_its_lease_and_joins_again_as_itself(member: Story) -> None:
+    other_joins(member)
+    known, deadline = member.table.table, member.core.deadline
+    member.table.lose()
+    orders = member.renew()
+    assert brought(orders) == [Rejoin(ME, INFO, SiloStatus.JOINING, known)]
+    assert member.core.deadline == deadline, "neither longer nor shorter"
+    orders = member.answer(brought(orders)[0])
+    assert member.core.phase is Phase.MEMBER
+    assert member.core.view.is_alive(OTHER)
+    assert member.core.view.is_recovering, "until the other one is back"
+    declares = asked(orders)[0]
+    assert declares == renewal(seen=known.version + 1, prev=1, table=member.table.table.id)
+    member.answer(declares)
+    assert member.core.deadline == pytest.approx(member.now - 0.01 + 5.0)
+
+
+def test_what_the_lost_table_still_says_counts_for_nothing(member: Story) -> None:
+    late = member.table.carry_out(Join(OTHER, INFO))
+    member.table.lose()
+    member.answer(brought(member.renew())[0])
+    view = member.core.view
+    assert not any(isinstance(order, AdoptView) for order in member.on(Answered(Read(), member.now, late)))
+    assert member.core.view is view
+
+
+def test_any_answer_of_another_table_tells_that_it_was_lost(member: Story) -> None:
+    member.table.lose()
+    member.table.carry_out(Join(OTHER, INFO))
+    assert brought(member.on(Answered(Read(), member.now, member.table.carry_out(Read())))) == []
+    assert brought(member.tick_at(member.core.wake_at(member.now)))
+
+
+def test_a_silo_without_the_right_may_have_been_replaced_and_gives_up_when_the_table_was_lost(member: Story) -> None:
+    request = asked(member.tick_at(member.core.wake_at(member.now)))[0]
+    member.table.lose()
+    member.now = member.core.deadline
+    orders = member.answer(request, after_s=0.0)
+    assert ResignRight(dead=True, because="the table was lost while it did not hold the right to start turns") in orders
+
+
+def test_a_join_again_whose_answer_was_lost_is_repeated_and_gives_no_lease_of_its_own(member: Story) -> None:
+    member.table.lose()
+    rejoin = brought(member.renew())[0]
+    member.table.carry_out(rejoin)
+    deadline = member.core.deadline
+    member.on(Failed(rejoin, member.now, LOST))
+    again = brought(member.tick_at(member.core.wake_at(member.now)))
+    assert again == [rejoin]
+    orders = member.answer(again[0])
+    assert member.core.deadline == deadline
+    assert isinstance(asked(orders)[0], Renew)
+
+
+def test_an_advance_that_meets_another_table_is_asked_again(member: Story) -> None:
+    member.table.lose()
+    member.table.carry_out(Join(OTHER, INFO))
+    advance = Advance(ME, SiloStatus.ACTIVE)
+    member.on(AdvanceAsked(7, SiloStatus.ACTIVE))
+    assert not any(isinstance(order, Conclude | ResignRight) for order in member.answer(advance))
+    requests = [*asked(member.tick_at(member.core.wake_at(member.now)))]
+    while Advance(ME, SiloStatus.ACTIVE) not in requests:
+        member.answer(requests[0])
+        requests = asked(member.tick_at(member.core.wake_at(member.now)))
+    assert Conclude(7) in member.answer(advance)
+    assert member.table.table.rows[-1].status is SiloStatus.ACTIVE
+
+
+def test_a_silo_that_declared_nothing_in_this_table_dies_of_no_majority(member: Story) -> None:
+    other_joins(member)
+    member.table.lose()
+    for request in asked(member.answer(brought(member.renew())[0])):
+        member.answer(request)
+    since = member.core.since(OTHER)
+    verdict: list[TableRequest] = []
+    while not verdict:
+        orders = member.answer(asked(member.tick_at(member.core.wake_at(member.now)))[0], after_s=0.0)
+        verdict = [request for request in asked(orders) if isinstance(request, Verdict)]
+    assert member.now - since >= member.core.settings.wait_alone_s, "mine would be the majority at W"
+
+
 # ---- everything at any time
 
 
@@ -446,6 +729,13 @@ def test_any_event_in_any_phase_is_borne() -> None:
             for request in (Join(ME, INFO), Renew(ME, 1, 1), Verdict(OTHER, "r", 1, 1), Bury(OTHER, ""), Read())
             for status in TableStatus
         ),
+        PeerSaid(OTHER, Probe(1.0)),
+        PeerSaid(OTHER, Acknowledgement(1.0)),
+        PeerSaid(OTHER, AssentAsked(Verdict(ME, "r", 1, 1))),
+        PeerSaid(OTHER, AssentAsked(Verdict(OTHER, "r", 1, 1))),
+        PeerSaid(OTHER, Assent(Verdict(OTHER, "r", 1, 1))),
+        PeerSaid(OTHER, Forward(1.0, Renew(OTHER, 1, 1))),
+        *(PeerSaid(OTHER, Forwarded(1.0, Renew(ME, 1, 1), TableAnswer(each, answer.table))) for each in TableStatus),
         Failed(Join(ME, INFO), 1.0, LOST),
         Failed(Renew(ME, 1, 1), 1.0, LOST),
         Failed(Read(), 1.0, LOST),
@@ -463,6 +753,9 @@ def test_settings_out_of_range_are_refused() -> None:
     for lease_s in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(InvalidSettings, match="lease_s"):
             LeaseSettings(lease_s=lease_s)
+    for grace_s in (-1.0, math.inf, math.nan):
+        with pytest.raises(InvalidSettings, match="grace_s"):
+            LeaseSettings(grace_s=grace_s)
     for drift in (0.0, 1.0, -0.1):
         with pytest.raises(InvalidSettings, match="drift"):
             LeaseSettings(drift=drift)
@@ -471,4 +764,7 @@ def test_settings_out_of_range_are_refused() -> None:
 def test_R120_a_beat_is_shorter_than_eligibility_and_that_shorter_than_the_wait() -> None:
     settings = LeaseSettings()
     assert settings.renew_every_s < settings.eligible_within_s < settings.gap_s < settings.lease_s < settings.wait_s
+    assert settings.probe_after_s + 2 * settings.renew_every_s < settings.lease_s, "there is time to ask the others"
+    assert settings.lease_s + settings.grace_s < settings.wait_alone_s
     assert (settings.renew_every_s, settings.eligible_within_s, settings.wait_s) == (1.0, 2.0, 5.5)
+    assert settings.wait_alone_s == pytest.approx(33.0)

@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from silo.directory.lease import LeaseCore, LeaseSettings
 from silo.directory.lease_events import ReadAsked
-from silo.directory.membership import Renew, TableAnswer, TableRequest, Verdict
+from silo.directory.lease_settings import LeaseSettings
+from silo.directory.membership import Renew, SiloStatus, TableAnswer, TableRequest, Verdict
 from silo.directory.memory_membership import MemoryMembershipTable
 from tests.support.lease_world import DRIFT_MAX, Node, World
 
-SEEDS = range(12)
+SEEDS = range(6)
 
 
 def cluster(seed: int, silos: int, **options: object) -> tuple[World, list[Node]]:
@@ -27,7 +27,7 @@ def died_after(world: World, node: Node, since: float) -> float:
     return world.deaths[node.address] - since
 
 
-@pytest.mark.parametrize(("silos", "killed"), [(2, 1), (3, 1), (5, 1), (5, 2), (5, 3)])
+@pytest.mark.parametrize(("silos", "killed"), [(2, 1), (3, 1), (5, 1), (5, 2)])
 def test_R211_a_crash_is_known_within_1_3_leases(silos: int, killed: int) -> None:
     for seed in SEEDS:
         world, nodes = cluster(seed, silos)
@@ -39,6 +39,23 @@ def test_R211_a_crash_is_known_within_1_3_leases(silos: int, killed: int) -> Non
         for node in nodes[:killed]:
             # W, and a beat for a judge that saw the last renewal late; on a clock that may be slow
             assert 4.2 < died_after(world, node, crashed_at) < 6.5 * (1 + DRIFT_MAX)
+
+
+@pytest.mark.parametrize(("silos", "killed"), [(3, 2), (5, 3)])
+def test_half_of_the_others_that_crash_together_are_known_when_no_acknowledgement_can_count_any_more(
+    silos: int, killed: int
+) -> None:
+    for seed in SEEDS:
+        world, nodes = cluster(seed, silos)
+        crashed_at = world.now
+        for node in nodes[:killed]:
+            world.crash(node)
+        world.run_for(40)
+        assert set(world.deaths) == {node.address for node in nodes[:killed]}
+        first = min(died_after(world, node, crashed_at) for node in nodes[:killed])
+        last = max(died_after(world, node, crashed_at) for node in nodes[:killed])
+        assert first > 28.0
+        assert last < 33 * (1 + DRIFT_MAX) + 2.5
 
 
 def test_a_crash_that_somebody_noticed_is_known_within_the_wait_itself() -> None:
@@ -66,7 +83,7 @@ def test_S025_a_newcomer_clears_away_a_cluster_that_was_killed_whole() -> None:
         world.crash(node)
     world.run_for(2)
     newcomer = world.add()
-    world.run_for(9)
+    world.run_for(38)
     assert set(world.deaths) == {node.address for node in nodes}
     assert world.holds(newcomer)
 
@@ -94,13 +111,15 @@ def test_a_proof_is_repeated_until_the_store_has_it() -> None:
     world.set_store("up")
     back_at = world.now
     world.run_for(2)
-    assert died_after(world, nodes[0], back_at) < 1.3
+    assert died_after(world, nodes[0], back_at) < 2.3, "two beats: one renewal may go by way of the dead"
 
 
 @pytest.mark.parametrize("store", ["away", "still"])
-@pytest.mark.parametrize("seconds", [3.0, 10.0, 60.0])
+@pytest.mark.parametrize("seconds", [3.0, 10.0, 25.0])
 @pytest.mark.parametrize("silos", [2, 3, 5])
-def test_H8_S106_an_outage_of_the_store_kills_nobody(store: str, seconds: float, silos: int) -> None:
+def test_S106_an_outage_of_the_store_of_25_s_kills_nobody_and_pauses_nobody(
+    store: str, seconds: float, silos: int
+) -> None:
     for seed in SEEDS:
         world, nodes = cluster(seed, silos)
         world.set_store(store)
@@ -108,9 +127,81 @@ def test_H8_S106_an_outage_of_the_store_kills_nobody(store: str, seconds: float,
         world.set_store("up")
         world.run_for(20)
         assert not world.deaths
+        assert not world.pauses_s
         assert all(world.holds(node) for node in nodes)
-        # the last renewal is up to a beat older than the outage, the next up to a beat younger than its end
-        assert max(world.pauses_s, default=0.0) < seconds + 2 * (1 + DRIFT_MAX) - 5 * (1 - DRIFT_MAX) + 0.02
+
+
+@pytest.mark.parametrize("store", ["away", "still"])
+@pytest.mark.parametrize("silos", [1, 2, 3, 5])
+def test_H8_a_longer_one_pauses_and_kills_nobody(store: str, silos: int) -> None:
+    for seed in SEEDS:
+        world, nodes = cluster(seed, silos)
+        world.set_store(store)
+        world.run_for(60)
+        world.set_store("up")
+        world.run_for(40)
+        assert not world.deaths
+        assert all(world.holds(node) for node in nodes)
+        held_for = 4.0 if silos == 1 else 28.5
+        # two beats more where each of the ways is tried in turn
+        assert max(world.pauses_s) < 60 - held_for + 0.2 + silos * 1.05
+
+
+@pytest.mark.parametrize("silos", [3, 5])
+def test_a_silo_that_dies_as_an_outage_begins_is_known_once_the_store_is_back(silos: int) -> None:
+    for seed in SEEDS:
+        world, nodes = cluster(seed, silos)
+        world.set_store("away")
+        crashed_at = world.now
+        world.crash(nodes[0])
+        world.run_for(10)
+        world.set_store("up")
+        world.run_for(20)
+        assert set(world.deaths) == {nodes[0].address}
+        assert 10 < died_after(world, nodes[0], crashed_at) < 19.5
+        assert not world.pauses_s
+
+
+@pytest.mark.parametrize("silos", [2, 3])
+def test_losing_one_link_kills_nobody_and_pauses_nobody(silos: int) -> None:
+    for seed in SEEDS:
+        world, nodes = cluster(seed, silos)
+        world.part(nodes[0], nodes[1])
+        world.run_for(60)
+        assert not world.deaths
+        assert not world.pauses_s
+
+
+@pytest.mark.parametrize("silos", [2, 3, 5])
+def test_losing_the_store_for_one_silo_alone_pauses_nobody_since_others_renew_for_it(silos: int) -> None:
+    for seed in SEEDS:
+        world, nodes = cluster(seed, silos)
+        nodes[0].mute = nodes[0].deaf = True
+        world.run_for(90)
+        assert not world.deaths
+        assert not world.pauses_s
+        nodes[0].mute = nodes[0].deaf = False
+        world.run_for(20)
+        world.messages = 0
+        world.run_for(20)
+        assert world.messages == 0, "it goes back to the store itself"
+
+
+def test_losing_the_store_and_half_of_the_others_for_20_s_fences_nobody() -> None:
+    for seed in SEEDS:
+        world, nodes = cluster(seed, 5)
+        for node in nodes[:3]:
+            node.mute = node.deaf = True
+            for other in nodes[3:]:
+                world.part(node, other)
+        world.run_for(20)
+        assert all(world.holds(node) for node in nodes)
+        world.cut.clear()
+        for node in nodes[:3]:
+            node.mute = node.deaf = False
+        world.run_for(20)
+        assert not world.deaths
+        assert not world.pauses_s
 
 
 def test_a_failover_kills_nobody() -> None:
@@ -125,12 +216,50 @@ def test_a_failover_kills_nobody() -> None:
         assert all(world.holds(node) for node in nodes)
 
 
-def test_H11_a_silo_that_hears_no_answer_cannot_stay() -> None:
-    world, nodes = cluster(1, 2)
-    nodes[0].deaf = True
+def deafen(world: World, node: Node) -> None:
+    """Everything that is sent to it is lost, and nothing that it sends."""
+    node.deaf = True
+    world.cut |= {(other.address, node.address) for other in world.nodes}
+
+
+@pytest.mark.parametrize("silos", [1, 2, 5])
+def test_R434_a_table_that_is_lost_kills_nobody_pauses_nobody_and_comes_back(silos: int) -> None:
+    for seed in SEEDS:
+        world, nodes = cluster(seed, silos)
+        goner = world.add()
+        world.run_for(2)
+        world.goodbye(goner)
+        world.run_for(1)
+        world.table.lose()
+        world.run_for(20)
+        assert set(world.deaths) == {goner.address}
+        assert not world.pauses_s
+        assert all(world.holds(node) for node in nodes)
+        rows = {row.silo: row for row in world.table.table.rows}
+        assert all(rows[node.address].status is SiloStatus.ACTIVE for node in nodes)
+        assert not nodes[0].core.view.is_recovering
+        assert not any(node.declared_dead for node in nodes)
+
+
+def test_a_crash_is_known_again_within_1_3_leases_once_the_table_is_back() -> None:
+    for seed in SEEDS:
+        world, nodes = cluster(seed, 3)
+        world.table.lose()
+        world.run_for(3)
+        crashed_at = world.now
+        world.crash(nodes[0])
+        world.run_for(10)
+        assert died_after(world, nodes[0], crashed_at) < 6.5 * (1 + DRIFT_MAX)
+
+
+def test_H11_a_silo_that_hears_nothing_is_fenced_and_cannot_stay() -> None:
+    world, nodes = cluster(1, 3)
+    deafen(world, nodes[0])
     deaf_since = world.now
-    world.run_for(12)
-    assert died_after(world, nodes[0], deaf_since) < 7.6
+    world.run_for(6)
+    assert not world.holds(nodes[0])
+    world.run_for(34)
+    assert died_after(world, nodes[0], deaf_since) < 36
 
 
 def test_S027_a_silo_that_was_frozen_holds_nothing_when_it_wakes_and_gives_up_when_it_asks() -> None:
@@ -222,14 +351,6 @@ class NoGapRule(LeaseSettings):
         return math.inf
 
 
-class JudgesBlindly(LeaseCore):
-    """Gives its verdict by its clock, not on a fresh answer."""
-
-    def _on_tick(self, now: float) -> None:
-        super()._on_tick(now)
-        self._judge(now)
-
-
 class NoEcho(MemoryMembershipTable):
     """A renewal need not name the seq of the last answer."""
 
@@ -243,7 +364,7 @@ class NoEcho(MemoryMembershipTable):
 def outage(seed: int, store: str, **options: object) -> World:
     world, _ = cluster(seed, 3, **options)
     world.set_store(store)
-    world.run_for(10 + world.rng.random())
+    world.run_for(60 + world.rng.random())
     world.set_store("up")
     world.run_for(20)
     return world
@@ -253,13 +374,14 @@ def test_without_the_gap_rule_the_first_silo_back_kills_the_others() -> None:
     assert any(outage(seed, "away", settings=NoGapRule()).deaths for seed in SEEDS)
 
 
-def test_a_verdict_given_blindly_waits_in_front_of_a_store_that_stands_still() -> None:
-    assert any(outage(seed, "still", core_type=JudgesBlindly).deaths for seed in SEEDS)
+@pytest.mark.parametrize("store", ["away", "still"])
+def test_with_it_nobody_dies(store: str) -> None:
+    assert not any(outage(seed, store).deaths for seed in SEEDS)
 
 
 def test_without_the_echo_a_deaf_silo_stays_for_ever() -> None:
-    world, nodes = cluster(1, 2, table=NoEcho())
-    nodes[0].deaf = True
+    world, nodes = cluster(1, 3, table=NoEcho())
+    deafen(world, nodes[0])
     world.run_for(60)
     assert not world.deaths
     assert not world.holds(nodes[0])

@@ -15,12 +15,14 @@ import redis
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import Closed, InvalidSettings, MembershipUnavailable, SiloFenced
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.lease_thread import ThreadedMembership
+from silo.directory.lease_wire import LeaseWire
 from silo.directory.membership import (
     Bury,
     Join,
     Membership,
+    Read,
     Renew,
     SiloInfo,
     SiloStatus,
@@ -193,6 +195,99 @@ async def test_S106_while_the_store_stands_still_the_right_ends_and_it_returns_w
         assert len(view.living()) == 2
 
 
+def wired(url: str, cluster: str, key: bytes | None = b"key") -> ThreadedMembership:
+    """One that talks to the others."""
+    wire = LeaseWire(
+        listen="127.0.0.1", port=0, advertise="127.0.0.1", cluster=cluster, key=key, patience_s=SETTINGS.lease_s
+    )
+    return threaded(url, cluster, wire=wire)
+
+
+async def test_while_the_store_stands_still_silos_that_acknowledge_each_other_keep_the_right(
+    own_redis_server: EmbeddedServer, cluster_name: str
+) -> None:
+    url = own_redis_server.url
+    silos = [wired(url, cluster_name) for _ in range(3)]
+    async with open_silos(*silos):
+        await asyncio.gather(*(seen(each, lambda view: len(view.active()) == 3) for each in silos))
+        with raw(url) as client:
+            client.execute_command("CLIENT", "PAUSE", str(int(4000 * SETTINGS.lease_s)), "ALL")
+        until_s = time.monotonic() + 3.5 * SETTINGS.lease_s
+        while time.monotonic() < until_s:
+            assert all(each.right.is_held() for each in silos)
+            await asyncio.sleep(0.01)
+        table = RedisMembershipTable(lambda timeout_s: open_sync(url, timeout_s), cluster_name)
+        assert [row.dead for row in table.ask(Read(), WITHIN_S).table.rows] == [None] * 3, "once it goes on"
+        table.close()
+
+
+async def test_without_the_token_of_the_cluster_nobody_acknowledges(
+    own_redis_server: EmbeddedServer, cluster_name: str
+) -> None:
+    url = own_redis_server.url
+    one, other = wired(url, cluster_name), wired(url, cluster_name, key=b"another")
+    async with open_silos(one, other):
+        await seen(one, lambda view: len(view.active()) == 2)
+        with raw(url) as client:
+            client.execute_command("CLIENT", "PAUSE", str(int(2000 * SETTINGS.lease_s)), "ALL")
+        await until(lambda: not one.right.is_held())
+        await within(one.right.held())
+
+
+async def test_R434_a_table_that_redis_lost_is_brought_back_by_those_who_were_in_it(
+    redis_url: str, cluster_name: str
+) -> None:
+    silos = [wired(redis_url, cluster_name) for _ in range(3)]
+    async with open_silos(*silos):
+        await asyncio.gather(*(seen(each, lambda view: len(view.active()) == 3) for each in silos))
+        before = silos[0].view.version
+        with raw(redis_url) as client:
+            client.delete(members_key(cluster_name))
+        for each in silos:
+            view = await seen(each, lambda view: view.version > before and not view.is_recovering)
+            assert {row.silo for row in view.active()} == {silo(number)[0] for number in range(3)}
+            assert each.right.is_held()
+
+
+class Away(RedisMembershipTable):
+    """A table to which the way can be cut."""
+
+    is_cut = False
+
+    def ask(self, request: TableRequest, timeout_s: float) -> TableAnswer:
+        if self.is_cut:
+            raise MembershipUnavailable("the way is cut")
+        return super().ask(request, timeout_s)
+
+
+async def test_a_silo_that_alone_lost_the_store_is_renewed_by_the_others(redis_url: str, cluster_name: str) -> None:
+    others = [wired(redis_url, cluster_name) for _ in range(2)]
+    table = Away(lambda timeout_s: open_sync(redis_url, timeout_s), cluster_name)
+    wire = LeaseWire(
+        listen="127.0.0.1", port=0, advertise="127.0.0.1", cluster=cluster_name, key=b"key", patience_s=1.0
+    )
+    # its grace is so short that acknowledgements alone would not keep it
+    one = ThreadedMembership(table, settings=LeaseSettings(lease_s=SETTINGS.lease_s, grace_s=0.0), wire=wire)
+    async with open_silos(one, *others):
+        await seen(one, lambda view: len(view.active()) == 3)
+        table.is_cut = True
+        until_s = time.monotonic() + 3 * SETTINGS.lease_s
+        while time.monotonic() < until_s:
+            assert one.right.is_held()
+            await asyncio.sleep(0.01)
+        assert others[0].view.is_alive(silo(0)[0])
+
+
+async def test_R211_of_three_silos_two_agree_on_the_death_of_the_third(redis_url: str, cluster_name: str) -> None:
+    silos = [wired(redis_url, cluster_name) for _ in range(3)]
+    async with open_silos(*silos):
+        await asyncio.gather(*(seen(each, lambda view: len(view.active()) == 3) for each in silos))
+        await silos[2].close()
+        started = time.monotonic()
+        await seen(silos[0], lambda view: view.is_dead(silo(2)[0]))
+        assert time.monotonic() - started < 1.3 * SETTINGS.lease_s + 0.5
+
+
 async def test_S105_a_change_is_seen_in_time_while_the_subscription_is_dead(
     own_redis_server: EmbeddedServer, cluster_name: str
 ) -> None:
@@ -228,7 +323,7 @@ async def test_R118_a_silo_that_stops_renewing_is_declared_dead_in_time(redis_ur
 JOINS = """
 import asyncio, sys
 from silo.directory.addresses import SiloAddress
-from silo.directory.lease import LeaseSettings
+from silo.directory.lease_settings import LeaseSettings
 from silo.directory.lease_thread import ThreadedMembership
 from silo.directory.membership import SiloInfo
 from silo.directory.process_identity import process_identity

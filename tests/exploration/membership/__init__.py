@@ -1,0 +1,1 @@
+"""Who may serve: one silo and all that can befall it, explored whole."""

@@ -1,0 +1,80 @@
+"""Breadth first through every state of a world, until there is none left, one breaks the promise, or time is over."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from tests.exploration.membership.world import State, World
+
+LOOK_AT_CLOCK_EVERY = 1_000
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What an exploration has come to."""
+
+    states: int
+    transitions: int
+    depth: int
+    complete: bool
+    wall_s: float
+    counterexample: tuple[str, ...] | None = None
+    """What happened, in order, up to a dead silo that may start a turn."""
+
+    def __str__(self) -> str:
+        if self.counterexample is not None:
+            found = "VIOLATED: " + "; ".join(self.counterexample)
+        else:
+            found = "complete" if self.complete else f"not complete, depth {self.depth}"
+        return f"{self.states:,} states, {self.transitions:,} transitions, {self.wall_s:.1f} s: {found}"
+
+
+def explore(world: World, *, seconds_max: float, traced: bool = False) -> Exploration:
+    """Explore the world.
+
+    Args:
+        seconds_max: when to give up.
+        traced: whether to remember how each state was reached; else states are kept as hashes of 64 bits only.
+    """
+    started = time.monotonic()
+    first = world.first()
+    seen = {hash(first)}
+    reached: dict[State, tuple[State, str]] = {}
+    frontier, transitions, depth = [first], 0, 0
+    while frontier:
+        found: list[State] = []
+        depth += 1
+        for number, state in enumerate(frontier):
+            for label, after in world.steps(state):
+                transitions += 1
+                key = hash(after)
+                if key in seen:
+                    continue
+                seen.add(key)
+                if traced:
+                    reached[after] = (state, label)
+                if world.violated(after):
+                    path = _path(reached, after) if traced else (label,)
+                    return Exploration(len(seen), transitions, depth, False, time.monotonic() - started, path)
+                found.append(after)
+            if number % LOOK_AT_CLOCK_EVERY == 0 and time.monotonic() - started > seconds_max:
+                return Exploration(len(seen), transitions, depth, False, time.monotonic() - started)
+        frontier = found
+    return Exploration(len(seen), transitions, depth, True, time.monotonic() - started)
+
+
+def replay(world: World, *labels: str) -> list[State]:
+    """All states that the world may be in after this has happened, in this order; none if it cannot."""
+    states = [world.first()]
+    for label in labels:
+        states = list({after for state in states for name, after in world.steps(state) if name == label})
+    return states
+
+
+def _path(reached: dict[State, tuple[State, str]], state: State) -> tuple[str, ...]:
+    labels: list[str] = []
+    while state in reached:
+        state, label = reached[state]
+        labels.append(label)
+    return tuple(reversed(labels))
