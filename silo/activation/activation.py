@@ -241,7 +241,12 @@ class Activation:
             if not premises.right.is_held():
                 await premises.right.held()  # nothing of a fenced silo takes effect
         except SiloFenced:
-            answer = None  # declared dead: whoever waits hears it from the membership
+            # Declared dead. What has not begun never will, and is told so when everything here is given up.
+            if answer is not None and answer.outcome != Outcome.NOT_EXECUTED:
+                what = f"{self.id}.{call.method} has run, and its silo was declared dead before it could answer"
+                answer = Answer.failed(OutcomeUnknown(what))
+            else:
+                answer = None
         except asyncio.CancelledError:
             if call.cancelled:
                 return

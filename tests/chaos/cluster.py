@@ -100,6 +100,7 @@ class ChaosCluster:
         self._endpoints: dict[str, str] = {}
         self._options: dict[str, list[str]] = {}
         self._disturbances: Tally[str] = Tally()
+        self._faults_begun = 0
         self._ending: set[int] = set()
         self._exit = contextlib.AsyncExitStack()
         self._guards: set[asyncio.Task[None]] = set()
@@ -138,13 +139,13 @@ class ChaosCluster:
     async def start(self, name: str) -> None:
         """Start a silo, and again should it not come up: Redis may be away."""
         for tries in range(1, START_TRIES_MAX + 1):
-            disturbed, stalled_s = self.is_disturbed, self.stalled_s
+            disturbed, faults, stalled_s = self.is_disturbed, self._faults_begun, self.stalled_s
             try:
                 process = await self._processes.start(name, listen=self._endpoints[name], options=self._options[name])
             except SiloProcessFailed as error:
                 self.starts_failed += 1
                 await asyncio.sleep(2 * LOOK_EVERY_S)  # whoever watches for stalls is to have looked
-                excused = disturbed or self.is_disturbed or self.stalled_s > stalled_s
+                excused = disturbed or self._faults_begun > faults or self.stalled_s > stalled_s
                 if not excused or tries == START_TRIES_MAX:
                     self.violations.append(Violation("process runs", name, str(error)))
                     raise
@@ -193,6 +194,7 @@ class ChaosCluster:
     def fault(self, what: str) -> Generator[None]:
         """For as long as the block lasts, calls may fail."""
         self._disturbances[what] += 1
+        self._faults_begun += 1
         self.witness(What.FAULT, because=what)
         try:
             yield

@@ -25,6 +25,7 @@ from silo.directory.errors import (
     TooManyHops,
 )
 from silo.directory.membership import SiloStatus
+from silo.directory.turn_right import LeasedRight
 from silo.grain import Grain, always_interleave, grain, one_way, read_only, soft_state
 from silo.migration.outcome import MoveStatus
 from silo.reference import grain_id, with_hint, with_timeout
@@ -792,6 +793,33 @@ async def test_a_silo_whose_lease_fails_gives_up_everything_and_says_why_it_ende
         await silo.wait_stopped()
     assert isinstance(await asyncio.wait_for(ended(call), 1.0), OutcomeUnknown)
     assert not silo.activations()
+
+
+@told
+async def test_a_call_that_ran_on_a_fenced_silo_is_not_said_not_to_have_run_when_the_silo_is_declared_dead(
+    scene: Scene,
+) -> None:
+    """Its answer is held until the lease is renewed, which never happens: nobody may take it for safe to repeat."""
+    await scene.start("a", "b", kinds=KINDS)
+    own = with_timeout(with_hint(scene.silo("b").grain(Desk, "k"), "b"), 300.0)
+    assert await own.do("first") == "b"
+    running = asyncio.create_task(own.wait("go"))
+    await scene.stage.heard("began go")
+    queued = asyncio.create_task(own.do("queued"))
+    await scene.cluster.queued(own, 1)
+    scene.stand.without_table.add("b")
+    runtime = scene.silo("b").runtime
+    right = runtime.membership.right
+    assert isinstance(right, LeasedRight)
+    await scene.cluster.seen(lambda: not right.is_held())
+    scene.stage.gate("go").open()
+    await scene.stage.heard("ended go")
+    right.resign("it was declared dead")  # the turns hear of it before the silo gives everything up
+    await scene.cluster.seen(lambda: not runtime.catalog.premises.turn_tasks)
+    await scene.cluster.kill("b")
+    assert isinstance(await asyncio.wait_for(ended(running), 1.0), OutcomeUnknown)
+    assert isinstance(await asyncio.wait_for(ended(queued), 1.0), NotExecuted)
+    assert "did queued" not in scene.stage.lines
 
 
 @told
