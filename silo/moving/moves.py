@@ -17,11 +17,12 @@ from silo.instances import parts_of, refusal_to_migrate
 from silo.kinds import OnBusy
 from silo.migration import handover
 from silo.migration.outcome import MigrationOutcome, MoveStatus
-from silo.migration.participants import PARTICIPANT_PREFIX, SYSTEM_PREFIX
+from silo.migration.participants import PARTICIPANT_PREFIX
 from silo.migration.payload import refusals
 from silo.moving.parts import MIGRATE, MoveOrder, MoveParts
 from silo.moving.source import SourceMove
 from silo.moving.target import TargetMove
+from silo.persistence.state_part import is_system_part
 from silo.routing.call import Answer, Call
 from silo.tasks import Tasks
 from silo.wire.frames import Ask, AskAnswer, Frame, Offer, OfferAnswer, Opened, Outcome, Withdraw
@@ -269,8 +270,11 @@ class Moves:
             return f"{payload_bytes} bytes of state are more than the {most} that {parts.name} takes"
         if len(self._arriving) >= parts.limits.arrivals_in_flight_max:
             return f"{parts.name} has {len(self._arriving)} grains arriving, as many as it takes at a time"
-        later = (PARTICIPANT_PREFIX, SYSTEM_PREFIX)  # known once the grain is constructed
-        fields = {name: schema for name, schema in offered.items() if not name.startswith(later)}
+        fields = {
+            name: schema
+            for name, schema in offered.items()
+            if not (name.startswith(PARTICIPANT_PREFIX) or is_system_part(name))  # known once the grain is constructed
+        }
         failures = refusals(parts_of(kind, object()), fields)
         return "; ".join(str(failure.error) for failure in failures)
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from silo.activation.activation import Activation
 from silo.instances import parts_of
 from silo.logs import get_logger
-from silo.migration.participants import SYSTEM_PREFIX
 from silo.migration.payload import Payload, rehydrate, unpack
 from silo.moving.parts import MoveParts
-
-if TYPE_CHECKING:
-    pass
+from silo.persistence.state_part import is_system_part
 
 log = get_logger(__name__)
 
@@ -28,7 +23,7 @@ def restore(parts: MoveParts, activation: Activation, body: bytes) -> Payload:
     activation.participants = None  # of an earlier instance, where this one takes its place
     activation.work = None
     parts.catalog.build(activation)
-    carries_system_parts = any(entry.name.startswith(SYSTEM_PREFIX) for entry in payload.entries)
+    carries_system_parts = any(is_system_part(entry.name) for entry in payload.entries)
     system = activation.arriving_parts if carries_system_parts else ()
     skipped = activation.run_sync(
         lambda: rehydrate(

@@ -11,6 +11,11 @@ from silo.persistence.declaration import PersistentField
 STATE_PREFIX = SYSTEM_PREFIX + "state/"
 
 
+def is_system_part(name: str) -> bool:
+    """Whether an entry is of the runtime's own, and not of a state that the kind declares."""
+    return name.startswith(SYSTEM_PREFIX) and not name.startswith(STATE_PREFIX)
+
+
 class StatePart:
     """One persistent state of one instance; see `silo.migration.participants.Part`.
 
