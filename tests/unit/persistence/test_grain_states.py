@@ -319,7 +319,7 @@ async def _late_write(scene: Scene, key: str) -> None:
     on_its_way = scene.stage.lines.count("write on its way") + 1
     late = asyncio.create_task(with_timeout(silo.grain(Account, key), 100.0).pay(100))
     await scene.stage.heard("write on its way", on_its_way)
-    scene.stand.without_table.add(old)  # it will be declared dead, and not know
+    scene.stand.cut_lease(old)  # it will be declared dead, and not know
     await scene.cluster.seen(lambda: other.view.is_dead(silo.address))
     account = other.grain(Account, key)
     successor = await account.look()
@@ -349,7 +349,7 @@ async def test_S078_what_arrives_after_the_successor_has_only_read_is_refused_to
     scene.stand.storage_before["a"] = held_at(scene.stage, "late")
     late = asyncio.create_task(with_timeout(silo.grain(Account, "x"), 100.0).pay(100))
     await scene.stage.heard("write on its way")
-    scene.stand.without_table.add("a")
+    scene.stand.cut_lease("a")
     await scene.cluster.seen(lambda: other.view.is_dead(silo.address))
     account = other.grain(Account, "x")
     assert await account.look() == 0
@@ -434,13 +434,13 @@ async def test_a_fenced_silo_writes_nothing_until_its_lease_is_renewed(scene: Sc
     await account.pay(1)
     paying = asyncio.create_task(with_timeout(account, 100.0).pay_at("paying", 10))
     await scene.stage.heard("at paying")
-    scene.stand.without_table.add("a")
+    scene.stand.cut_lease("a")
     await scene.cluster.seen(lambda: not silo.runtime.membership.right.is_held())
     scene.stand.storage_calls.clear()
     scene.stage.gate("paying").open()
     await asyncio.sleep(3.0)
     assert scene.stand.storage_calls == []
-    scene.stand.without_table.clear()
+    scene.stand.mend_leases()
     assert await paying == 11
     assert value_of(scene, account) == 11
 

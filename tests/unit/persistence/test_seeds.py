@@ -173,8 +173,8 @@ class Nemesis:
             case "fence":
                 self._count("fence")
                 name = rng.choice(sorted(silos))
-                scene.stand.without_table.add(name)
-                asyncio.get_running_loop().call_later(rng.uniform(1.0, 10.0), scene.stand.without_table.discard, name)
+                scene.stand.cut_lease(name)
+                asyncio.get_running_loop().call_later(rng.uniform(1.0, 10.0), scene.stand.mend_lease, name)
             case _:
                 vault = any_silo(scene, rng).grain(Vault, str(rng.randrange(VAULTS)))
                 with contextlib.suppress(SiloError):
