@@ -125,6 +125,7 @@ class LeaseCore:
         self._ways = Ways()
         self._forwarding: dict[SiloAddress, Forward] = {}  # what I was asked to pass on, and have not answered
         self._probed_at = -math.inf
+        self._known_at = -math.inf  # since when I know of the table that I follow
         self._lost: set[str] = set()  # the ids of tables that are no more
         self._rejoining = False  # the table that had my row is one of them
         self._renewing: Renew | Rejoin | None = None
@@ -209,7 +210,8 @@ class LeaseCore:
     def _renew_at(self, now: float) -> float:
         """When the next renewal is due: every beat, and where a verdict is due and no renewal is on its way."""
         due = self._renewal_at + self.settings.renew_every_s
-        if self._renewing is None and self._renewal_at <= self.observations.answered_at:  # the last one was not failed
+        has_failed = self._renewal_at > self.observations.answered_at  # then the next waits for its beat
+        if self._renewing is None and not self._rejoining and not has_failed:
             judgements = (self._judge_at(silo, now) for silo in self.observations)
             due = min([due, *(at for at in judgements if at > self.observations.answered_at)])
         return due
@@ -294,7 +296,8 @@ class LeaseCore:
         if self.phase is Phase.MEMBER:
             self._hold()  # before the renewal that declares the view by which it counts
             self._bury_proven()
-            self._judge(now)
+            if not self._rejoining:  # no verdict of a table that is no more takes effect
+                self._judge(now)
             self._follow(now, stale=stale)
         if isinstance(request, Advance) and self._rejoining:
             self._postpone(request, now)  # it said nothing to a row that is there no more
@@ -375,6 +378,8 @@ class LeaseCore:
             return
         row = next((row for row in table.rows if row.silo == self._me), None)
         if self._row is not None and table.id != self._table.id:
+            if sent_at < self._known_at:
+                return  # it may be of before: which of two tables is the later one, only the order of asking tells
             self._lose(self._table.id, now)
             if not rejoined or not self._is_inside() or row is None or row.seq == 0:
                 return
@@ -382,6 +387,8 @@ class LeaseCore:
         if self._is_older(table, row):
             return
         newer, was = table.version > self._table.version, self.phase
+        if table.id != self._table.id:
+            self._known_at = now
         self._table = table
         self.observations.take(table, self._me, now)
         if self.phase in (Phase.JOINING, Phase.MEMBER):

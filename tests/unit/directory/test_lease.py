@@ -655,6 +655,17 @@ def test_what_the_lost_table_still_says_counts_for_nothing(member: Story) -> Non
     assert member.core.view is view
 
 
+def test_the_empty_table_of_in_between_that_shows_up_late_is_not_taken_for_a_newer_one(member: Story) -> None:
+    asked_at = member.now
+    member.table.lose()
+    empty = member.table.carry_out(Read())
+    member.answer(brought(member.renew())[0])
+    view = member.core.view
+    member.on(Answered(Read(), asked_at, empty))
+    assert brought(member.tick_at(member.core.wake_at(member.now))) == []
+    assert member.core.view is view
+
+
 def test_any_answer_of_another_table_tells_that_it_was_lost(member: Story) -> None:
     member.table.lose()
     member.table.carry_out(Join(OTHER, INFO))

@@ -362,7 +362,7 @@ async def test_nothing_is_left_after_a_close(redis_url: str, cluster_name: str) 
     one = threaded(redis_url, cluster_name)
     async with open_silos(one):
         assert "silo-lease" in {thread.name for thread in threading.enumerate()}
-    assert {thread.name for thread in threading.enumerate()} == before
+    assert {thread.name for thread in threading.enumerate()} <= before, "those of earlier tests may have ended since"
     assert not one.right.is_held()
     with pytest.raises(Closed):
         await one.refresh()

@@ -221,7 +221,7 @@ async def test_a_call_waits_for_a_directory_that_is_away_and_says_so_at_its_dead
 async def test_a_call_that_could_not_be_sent_for_want_of_the_membership_was_not_executed(scene: Scene) -> None:
     await scene.start("a", "b", kinds=KINDS)
     scene.stand.rows.register(Registration(GrainId("desk", "k"), SiloAddress("gone:1", 99), "old"))
-    scene.stand.without_table.add("a")
+    scene.stand.cut_lease("a")
     with pytest.raises(NotExecuted, match="membership"):
         await with_timeout(scene.silo("a").grain(Desk, "k"), 0.5).do("it")
 
@@ -717,7 +717,7 @@ async def test_what_an_activation_left_behind_may_not_act_for_its_grain(scene: S
 async def test_a_fenced_silo_starts_nothing_until_its_lease_is_renewed(scene: Scene) -> None:
     await scene.start("a", kinds=KINDS)
     desk = await at(scene, "k", "a")
-    scene.stand.without_table.add("a")
+    scene.stand.cut_lease("a")
     await scene.cluster.seen(lambda: not scene.silo("a").runtime.membership.right.is_held())
     call = asyncio.create_task(desk.do("held"))
     began = asyncio.get_running_loop().time()
@@ -725,7 +725,7 @@ async def test_a_fenced_silo_starts_nothing_until_its_lease_is_renewed(scene: Sc
         await with_timeout(desk, 1.0).do("too late")
     assert asyncio.get_running_loop().time() - began < 1.1
     assert "did held" not in scene.stage.lines
-    scene.stand.without_table.clear()
+    scene.stand.mend_leases()
     assert await call == "a"
     assert await desk.listed() == ["first", "held"]
 
@@ -736,7 +736,7 @@ async def test_the_calls_of_a_silo_that_stops_end_with_it_though_it_could_not_le
     desk = scene.silo("a").grain(Desk, "k")
     call = asyncio.create_task(with_timeout(desk, 3_000.0).wait("never"))
     await scene.stage.heard("began never")
-    scene.stand.without_table.add("a")
+    scene.stand.cut_lease("a")
     await scene.silo("a").drain_and_stop()
     assert isinstance(await asyncio.wait_for(ended(call), 1.0), OutcomeUnknown)
 
@@ -749,7 +749,7 @@ async def test_a_silo_that_loses_its_lease_while_it_drains_gives_up_with_it(scen
     await scene.stage.heard("began never")
     stopping = asyncio.create_task(scene.silo("a").drain_and_stop())
     await scene.cluster.draining(desk)
-    scene.stand.without_table.add("a")
+    scene.stand.cut_lease("a")
     began = asyncio.get_running_loop().time()
     await stopping
     assert asyncio.get_running_loop().time() - began < 1.6 * LEASE.lease_s
@@ -766,7 +766,7 @@ async def test_a_lease_that_comes_back_at_once_ends_no_drain(scene: Scene) -> No
     await scene.cluster.draining(desk)
     scene.stand.without_table.update("ab")  # so nobody can declare it dead, either
     await scene.cluster.seen(lambda: not scene.silo("a").runtime.membership.right.is_held())
-    scene.stand.without_table.clear()
+    scene.stand.mend_leases()
     await scene.cluster.seen(lambda: scene.silo("a").runtime.membership.right.is_held())
     await asyncio.sleep(LEASE.lease_s)
     scene.stage.gate("go").open()
@@ -807,7 +807,7 @@ async def test_a_call_that_ran_on_a_fenced_silo_is_not_said_not_to_have_run_when
     await scene.stage.heard("began go")
     queued = asyncio.create_task(own.do("queued"))
     await scene.cluster.queued(own, 1)
-    scene.stand.without_table.add("b")
+    scene.stand.cut_lease("b")
     runtime = scene.silo("b").runtime
     right = runtime.membership.right
     assert isinstance(right, LeasedRight)
@@ -827,10 +827,10 @@ async def test_a_silo_that_was_declared_dead_gives_up_its_grains_and_comes_back(
     await scene.start("a", "b", kinds=KINDS)
     desk = await at(scene, "k", "b")
     old = scene.silo("b").address
-    scene.stand.without_table.add("b")
+    scene.stand.cut_lease("b")
     await scene.cluster.seen(lambda: scene.silo("a").view.is_dead(old))
     assert await desk.do("elsewhere") == "a"
-    scene.stand.without_table.clear()
+    scene.stand.mend_leases()
     await scene.cluster.seen(lambda: scene.silo("b").address != old)
     await scene.cluster.seen(lambda: (row := scene.silo("a").view.named("b")) and row.status is SiloStatus.ACTIVE)
     assert await with_hint(scene.silo("a").grain(Desk, "another"), "b").do("it") == "b"
