@@ -13,6 +13,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from silo.client import Client
+from silo.directory.addresses import SiloAddress
+from silo.directory.lease_post import Deliver, LeasePost
 from silo.directory.lease_settings import LeaseSettings
 from silo.directory.memory_directory import DirectoryRows, MemoryDirectory
 from silo.host import Silo
@@ -49,7 +51,30 @@ class MemoryStand:
         """What the storage was asked, in order."""
         self.directory_calls: list[str] = []
         """What the directory was asked, in order."""
+        self.without_table: set[str] = set()
+        """The names of silos that cannot reach the membership table; others renew for them, and acknowledge them."""
+        self.unheard: set[str] = set()
+        """Those whose leases no other hears, and which hear none."""
         self._clients = itertools.count(1)
+        self.world.post = LeasePost(self._carry)
+
+    def _carry(self, sender: SiloAddress, receiver: SiloAddress, deliver: Deliver) -> None:
+        names = {silo.endpoint.partition(":")[0] for silo in (sender, receiver)}
+        if not names & self.unheard:
+            self.world.road(sender, receiver, deliver)
+
+    def cut_lease(self, name: str) -> None:
+        """Let the silo renew no more, by whatever way: it will be fenced, and declared dead."""
+        self.without_table.add(name)
+        self.unheard.add(name)
+
+    def mend_lease(self, name: str) -> None:
+        self.without_table.discard(name)
+        self.unheard.discard(name)
+
+    def mend_leases(self) -> None:
+        self.without_table.clear()
+        self.unheard.clear()
 
     @property
     def rows(self) -> DirectoryRows:

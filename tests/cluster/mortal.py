@@ -52,8 +52,7 @@ class MortalStand(MemoryStand):
         self.after: dict[str, Befalls] = {}
         """By silo: awaited when they have been carried out and not been answered yet."""
         self.without_directory: set[str] = set()
-        self.without_table: set[str] = set()
-        """The names of silos that cannot reach the directory, or the membership table."""
+        """The names of silos that cannot reach the directory."""
 
     @property
     def table(self) -> MemoryMembershipTable:

@@ -100,7 +100,7 @@ async def test_S015_rows_of_a_silo_that_the_table_has_forgotten_are_replaced_by_
 async def test_S015_a_row_of_a_silo_that_is_newer_than_ones_view_is_not_evicted(mortal: MortalCluster) -> None:
     _, _, c = await mortal.start(*ABC, kinds=(Place,))
     client = await mortal.client()
-    mortal.world.without_table.add("c")
+    mortal.world.cut_lease("c")
     d = await mortal.start_one("d", kinds=(Place,))
     place = client.grain(Place, "k")
     assert await with_hint(d.grain(Place, "k"), "d").where() == "d"
@@ -111,7 +111,7 @@ async def test_S015_a_row_of_a_silo_that_is_newer_than_ones_view_is_not_evicted(
     asking = asyncio.create_task(c.grain(Place, "k").where())
     await asyncio.sleep(1.0)
     assert not asking.done()  # it will not go by what it does not know
-    mortal.world.without_table.clear()
+    mortal.world.mend_leases()
     assert await asking == "d"
     assert mortal.world.rows.look_up(grain_id(place)) == entry
 

@@ -11,9 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from silo.client import Client
-from silo.directory.addresses import SiloAddress
 from silo.directory.errors import DirectoryUnavailable, MembershipUnavailable
-from silo.directory.lease_post import Deliver, LeasePost
 from silo.directory.loop_membership import LoopMembership
 from silo.directory.membership import TableRequest
 from silo.host import Silo
@@ -35,35 +33,11 @@ class FaultyStand(MemoryStand):
         super().__init__(seed)
         self.without_directory: set[str] = set()
         """The names of silos that cannot reach the directory."""
-        self.without_table: set[str] = set()
-        """Likewise, the membership table; others renew for them, and acknowledge them."""
-        self.unheard: set[str] = set()
-        """Those whose leases no other hears, and which hear none."""
         self.storage_before: dict[str, Hook] = {}
         self.storage_after: dict[str, Hook] = {}
         """What befalls the way to the storage, there and back, by silo."""
         self.with_broken_lease: set[str] = set()
         """Likewise, those whose lease fails by a mistake of its own."""
-
-        self.world.post = LeasePost(self._carry)
-
-    def _carry(self, sender: SiloAddress, receiver: SiloAddress, deliver: Deliver) -> None:
-        names = {silo.endpoint.partition(":")[0] for silo in (sender, receiver)}
-        if not names & self.unheard:
-            self.world.road(sender, receiver, deliver)
-
-    def cut_lease(self, name: str) -> None:
-        """Let the silo renew no more, by whatever way: it will be fenced, and declared dead."""
-        self.without_table.add(name)
-        self.unheard.add(name)
-
-    def mend_lease(self, name: str) -> None:
-        self.without_table.discard(name)
-        self.unheard.discard(name)
-
-    def mend_leases(self) -> None:
-        self.without_table.clear()
-        self.unheard.clear()
 
     async def asked(self, name: str, call: str) -> None:
         await super().asked(name, call)

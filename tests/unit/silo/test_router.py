@@ -764,7 +764,8 @@ async def test_a_lease_that_comes_back_at_once_ends_no_drain(scene: Scene) -> No
     await scene.stage.heard("began go")
     stopping = asyncio.create_task(scene.silo("a").drain_and_stop())
     await scene.cluster.draining(desk)
-    scene.stand.without_table.update("ab")  # so nobody can declare it dead, either
+    for name in "ab":  # so nobody can declare it dead, either
+        scene.stand.cut_lease(name)
     await scene.cluster.seen(lambda: not scene.silo("a").runtime.membership.right.is_held())
     scene.stand.mend_leases()
     await scene.cluster.seen(lambda: scene.silo("a").runtime.membership.right.is_held())
@@ -815,7 +816,7 @@ async def test_a_call_that_ran_on_a_fenced_silo_is_not_said_not_to_have_run_when
     scene.stage.gate("go").open()
     await scene.stage.heard("ended go")
     right.resign("it was declared dead")  # the turns hear of it before the silo gives everything up
-    await scene.cluster.seen(lambda: not runtime.catalog.premises.turn_tasks)
+    await scene.cluster.seen(lambda: not len(runtime.catalog.premises.running))
     await scene.cluster.kill("b")
     assert isinstance(await asyncio.wait_for(ended(running), 1.0), OutcomeUnknown)
     assert isinstance(await asyncio.wait_for(ended(queued), 1.0), NotExecuted)
