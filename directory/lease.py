@@ -111,7 +111,7 @@ class LeaseCore:
     def __init__(self, settings: LeaseSettings) -> None:
         self.settings = settings
         self.phase = Phase.OUTSIDE
-        self.deadline = -math.inf
+        self.deadline = self._leased_until = -math.inf
         self.view = EMPTY_VIEW
         self._me: SiloAddress | None = None
         self._info: SiloInfo | None = None
@@ -429,10 +429,10 @@ class LeaseCore:
 
     def _hold(self) -> None:
         """Publish until when turns may start; earlier than before where a newer view has other members."""
-        deadline = self.evidence.deadline(self._others)
-        if deadline != self.deadline:
-            self.deadline = deadline
-            self._orders.append(HoldRight(deadline))
+        deadline, leased_until = self.evidence.deadline(self._others), self.evidence.leased_until
+        if (deadline, leased_until) != (self.deadline, self._leased_until):
+            self.deadline, self._leased_until = deadline, leased_until
+            self._orders.append(HoldRight(deadline, leased_until))
 
     def _resign(self, phase: Phase, because: str) -> None:
         if self.phase is not phase:

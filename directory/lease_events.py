@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import SiloError
@@ -106,6 +107,8 @@ class HoldRight:
     """Turns may start until then; a later order may also name an earlier time."""
 
     until: float
+    leased_until: float = field(default=-math.inf, compare=False)
+    """The part of it that the store has given; the rest is what others have acknowledged while it does not answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,13 @@ class Evidence:
     def take_acknowledgement(self, silo: SiloAddress, sent_at: float) -> None:
         self.acknowledged[silo] = max(self.acknowledged.get(silo, -math.inf), sent_at)
 
+    @property
+    def leased_until(self) -> float:
+        return self.renewed + self._settings.lease_s
+
     def deadline(self, others: Collection[SiloAddress]) -> float:
         """The time until which turns may start, where these are the other members of the adopted view."""
-        by_lease = self.renewed + self._settings.lease_s  # green
+        by_lease = self.leased_until  # green
         by_acknowledgements = min(by_lease + self._settings.grace_s, self._acknowledged_until(others))  # amber
         return max(by_lease, by_acknowledgements)
 

@@ -256,8 +256,16 @@ class TurnRight(Protocol):
         """Wait until the right is held (again); raises SiloFenced once the silo was declared dead."""
         ...
 
-    async def lost(self) -> None:
-        """Wait until the right is not held, be it only for now."""
+    def is_leased(self) -> bool:
+        """Whether the store has renewed the lease in time; without it others may still acknowledge the right."""
+        ...
+
+    async def unleased(self) -> None:
+        """Wait until the lease has run out, be it only for now, and whatever others acknowledge."""
+        ...
+
+    async def leased(self) -> None:
+        """Wait until the lease is renewed (again)."""
         ...
 
 

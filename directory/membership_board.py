@@ -63,7 +63,8 @@ class MembershipBoard:
             match order:
                 case AdoptView(view):
                     self._adopt(view)
-                case HoldRight():
+                case HoldRight(leased_until=leased_until):
+                    self.right.leased_until = leased_until
                     self.right.extended()
                 case ResignRight(dead, because):
                     self.right.resign(because)

@@ -23,11 +23,13 @@ class LeasedRight:
     `deadline` alone crosses threads, as one assignment; everything else belongs to the event loop.
     """
 
-    __slots__ = ("_clock", "_returned", "_why", "deadline")
+    __slots__ = ("_clock", "_returned", "_why", "deadline", "leased_until")
 
     def __init__(self, clock: Callable[[], float] = boot_clock) -> None:
         self._clock = clock
         self.deadline = -math.inf
+        self.leased_until = -math.inf
+        """The part of it that a renewal has given."""
         self._why: str | None = None
         self._returned: asyncio.Future[None] | None = None
 
@@ -40,15 +42,25 @@ class LeasedRight:
 
     async def held(self) -> None:
         while self._why is None and not self.is_held():
-            if self._returned is None:
-                self._returned = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._returned)  # one waiter that gives up must not take the others along
+            await self._extension()
         if self._why is not None:
             raise SiloFenced(f"this silo may start no turns any more: {self._why}")
 
-    async def lost(self) -> None:
-        while (left_s := self.deadline - self._clock()) > 0:  # noqa: ASYNC110 - time alone takes the right away
+    async def unleased(self) -> None:
+        while (left_s := self.leased_until - self._clock()) > 0:  # noqa: ASYNC110 - time alone takes it away
             await asyncio.sleep(left_s)
+
+    def is_leased(self) -> bool:
+        return self._clock() < self.leased_until
+
+    async def leased(self) -> None:
+        while not self.is_leased():
+            await self._extension()
+
+    async def _extension(self) -> None:
+        if self._returned is None:
+            self._returned = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._returned)  # one waiter that gives up must not take the others along
 
     def extended(self) -> None:
         """The deadline has moved: whoever waits looks again."""
@@ -58,6 +70,6 @@ class LeasedRight:
 
     def resign(self, why: str) -> None:
         """The right has ended for ever."""
-        self.deadline = -math.inf
+        self.deadline = self.leased_until = -math.inf
         self._why = self._why or why
         self.extended()

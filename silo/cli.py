@@ -38,6 +38,7 @@ from silo.directory.errors import (
     PermissionRefused,
     SiloError,
     SiloUnavailable,
+    StorageUnavailable,
 )
 from silo.kinds import OnBusy
 from silo.logs import configure
@@ -68,7 +69,10 @@ EXIT_CODES: Sequence[tuple[tuple[type[SiloError], ...], ExitCode]] = (
     ((InvalidSettings, InvalidIdentity, InvalidGrain), ExitCode.USAGE),
     ((HandshakeRefused, PermissionRefused, EndpointUnusable, MigrationRefused), ExitCode.REFUSED),
     ((CallTimeout, CallExpired), ExitCode.TIMED_OUT),
-    ((NoGateway, DirectoryUnavailable, MembershipUnavailable, SiloUnavailable), ExitCode.UNREACHABLE),
+    (
+        (NoGateway, DirectoryUnavailable, MembershipUnavailable, SiloUnavailable, StorageUnavailable),
+        ExitCode.UNREACHABLE,
+    ),
 )
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

@@ -58,10 +58,10 @@ async def while_leased(work: Coroutine[Any, Any, None], right: TurnRight, return
 
 async def _lapsed(right: TurnRight, return_within_s: float) -> None:
     while True:
-        await right.lost()
+        await right.unleased()
         try:
             async with asyncio.timeout(return_within_s):
-                await right.held()
+                await right.leased()
         except TimeoutError:
             return
 

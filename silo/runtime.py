@@ -509,7 +509,7 @@ class Runtime:
 
     async def _goodbye(self) -> None:
         lease = self.settings.lease
-        within_s = lease.lease_s if self.membership.right.is_held() else lease.ask_timeout_s
+        within_s = lease.lease_s if self.membership.right.is_leased() else lease.ask_timeout_s
         try:
             async with asyncio.timeout(within_s):
                 await self.membership.goodbye()

@@ -454,8 +454,14 @@ class _Fenced:
     async def held(self) -> None:
         await asyncio.Event().wait()
 
-    async def lost(self) -> None:
+    def is_leased(self) -> bool:
+        return False
+
+    async def unleased(self) -> None:
         """It is."""
+
+    async def leased(self) -> None:
+        await asyncio.Event().wait()
 
 
 class _Holder:
