@@ -389,6 +389,8 @@ class Runtime:
         self._met.set()
         if link.peer.role is not Role.SILO:
             self.gateway.on_attached(link)
+        elif link.peer.silo is not None:
+            self.router.on_reached(link.peer.silo)
 
     def on_detached(self, link: Link) -> None:
         """Its session may be resumed. The view is read anew: the sooner a silence is noted, the better."""

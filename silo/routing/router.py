@@ -27,6 +27,8 @@ from silo.routing.book import CallBook
 from silo.routing.call import Answer, Call, ValueCodec
 from silo.routing.limits import RoutingLimits, retry_pause_s
 from silo.routing.resolution import Destination, Resolver
+from silo.routing.unreached import Unreached
+from silo.routing.waking import Chance
 from silo.wire.frames import OUTCOMES, Admitted, Cancel, Flag, Forwarded, Frame, Outcome, Reply, Request
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class Router:
         """Where this silo has just sent a grain to be activated, and by which call, until that says more."""
         self._arrivals = Arrivals(limits.arrived_calls_max, limits.arrived_bytes_max)
         self._going: set[SiloAddress] = set()
+        self._unreached = Unreached(self._retry, limits.retry_pause_last_s)
         self._loop = asyncio.get_running_loop()
         self._resolver = Resolver(
             me,
@@ -104,6 +107,7 @@ class Router:
         book.attach(self.route, self._recall)
 
     async def close(self) -> None:
+        self._unreached.close()
         await self._resolver.close()
 
     @property
@@ -202,6 +206,10 @@ class Router:
             if call.origin is None:
                 if not self.book.lanes.enter(call, name, tracked=True):
                     call.payload(self._codec)
+                    return
+                if silo in self._unreached:
+                    call.payload(self._codec)
+                    self._not_reached(call, silo, NotExecuted(f"{call.grain}: {silo} could not be reached just now"))
                     return
             else:
                 self._hand_on(call, silo, entry)
@@ -439,15 +447,27 @@ class Router:
                 call, 0.0 if at_once else retry_pause_s(call.tries - TRIES_AT_ONCE, self._limits, self._rng)
             )
 
-    def _not_reached(self, call: Call, why: NotExecuted) -> None:
+    def _not_reached(self, call: Call, silo: SiloAddress, why: NotExecuted) -> None:
         """Its silo could not be reached, and may soon be known dead: try until the deadline; that uses up no tries."""
         call.obstacle = why
-        if call.tries < TRIES_AT_ONCE:
+        if self._is_to_be_reached(silo):
+            call.target = None
+            if self._telemetry is not None:
+                self._telemetry.retried()
+            self._unreached.wait(call, silo)
+        elif call.tries < TRIES_AT_ONCE:
             call.tries += 1
             self._try_later(call, 0.0)
-        else:  # with all others that wait like it, so that one dial serves them
-            every_s = self._limits.retry_pause_last_s
-            self._try_later(call, every_s - self._loop.time() % every_s)
+        else:
+            self._try_later(call, self._limits.retry_pause_last_s)
+
+    def _is_to_be_reached(self, silo: SiloAddress) -> bool:
+        """Whether what waits for this silo would go nowhere else."""
+        return self._membership.view.is_alive(silo) and silo not in self._going
+
+    def on_reached(self, peer: SiloAddress) -> None:
+        """A connection to the peer is there."""
+        self._unreached.release(peer)
 
     def _try_later(self, call: Call, pause_s: float) -> None:
         call.target = None
@@ -467,7 +487,6 @@ class Router:
 
     def on_lost(self, peer: SiloAddress, unsent: Iterable[Frame], unknown: Iterable[Frame], because: str) -> None:
         """A link has ended: what never left is tried again, what may have arrived has an unknown outcome."""
-        self._going.discard(peer)
         for grain, (destination, _) in list(self._placing.items()):
             if destination.place_on == peer:
                 del self._placing[grain]
@@ -481,7 +500,8 @@ class Router:
         if not self._membership.view.is_alive(peer):
             self._cache.forget_silo(peer)  # its row may have vanished: then nobody will ever declare it dead
         for call in retry:
-            self._not_reached(call, NotExecuted(f"{call.grain}: {peer} could not be reached: {because}"))
+            self._not_reached(call, peer, NotExecuted(f"{call.grain}: {peer} could not be reached: {because}"))
+        self._going.discard(peer)
         self._hand_back(unsent, unknown, because)
 
     def _own_calls(self, frames: Iterable[Frame]) -> Iterator[Call]:
@@ -507,6 +527,7 @@ class Router:
         """The peer hosts nothing any more and will leave: send it no new calls."""
         self._going.add(peer)
         self._cache.forget_silo(peer)
+        self._unreached.release(peer)
 
     def is_going(self, silo: SiloAddress) -> bool:
         """Whether it has said that it will leave, while the view may still call it active."""
@@ -514,13 +535,14 @@ class Router:
 
     def on_view(self, view: View) -> None:
         self._going = {silo for silo in self._going if view.is_alive(silo)}
-        self._resolver.on_view()
+        self._resolver.on_chance(Chance.MEMBERS_CHANGED)
         dead = frozenset(row.silo for row in view.table.rows if row.status is SiloStatus.DEAD)
         if dead - self._dead:  # what could not reach it need wait no longer
             for call, timer in sorted(self._paused.values(), key=lambda paused: paused[0].id):
                 timer.cancel()
                 self._retry(call)
         self._dead = dead
+        self._unreached.release_all_but(self._is_to_be_reached)
 
     def _recall(self, call: Call) -> bool:
         """The caller gives the call up. True if it had not started anywhere, and now never will."""
