@@ -193,7 +193,7 @@ class Resolver:
             return "queue_bytes_max"
         return ""
 
-    # ------------------------------------------------------------------------------------------------ signals and orders
+    # ----------------------------------------------------------------------------------------------- signals and orders
 
     def _tell(self, sought: Sought, signal: Signal) -> None:
         """Carry out what a signal leads to."""

@@ -115,11 +115,15 @@ class Router:
         """How many calls of others are here, queued or running."""
         return len(self._arrivals)
 
+    def is_resolving(self, grain: GrainId) -> bool:
+        """Whether calls wait until this grain is found or placed."""
+        return self._resolver.is_resolving(grain)
+
     # -------------------------------------------------------------------------------------------------------- decisions
 
     def route(self, call: Call) -> None:
         """Send a call on its way, by what is known now."""
-        if self._resolver.is_resolving(call.grain):
+        if self.is_resolving(call.grain):
             self._resolver.wait(call)
             return
         activation = self._catalog.get(call.grain)
@@ -311,13 +315,13 @@ class Router:
             call.on_answer(call, Answer.failed(refusal))
             return
         activation = self._catalog.get(call.grain)
-        if activation is not None and not self._resolver.is_resolving(call.grain):  # as for nearly all
+        if activation is not None and not self.is_resolving(call.grain):  # as for nearly all
             self._here(call, activation)
             return
         if (
             request.flags & Flag.PLACED
             and self._catalog.get(request.grain) is None
-            and not self._resolver.is_resolving(request.grain)
+            and not self.is_resolving(request.grain)
         ):
             self._place_here(call, request.expected)
             return
@@ -339,7 +343,7 @@ class Router:
                 request.flags & Flag.PLACED
                 and kind is not None
                 and self._is_active
-                and not self._resolver.is_resolving(call.grain)
+                and not self.is_resolving(call.grain)
             ):
                 activation = self._catalog.activate(call.grain, kind, request.expected, call.trace)
         if activation is None:
