@@ -320,6 +320,7 @@ class Runtime:
                 self._telemetry,
                 self.storage,
                 new_call_id=ids,
+                forwarded=self.router.forwarded,
             )
         )
         self.placement.attach(self.loads)
@@ -411,7 +412,7 @@ class Runtime:
             elif isinstance(frame, GoAway):
                 self.router.on_going(peer)
             elif not self.moves.on_frame(peer, frame):
-                self.router.on_frame(frame)
+                self.router.on_frame(peer, frame)
 
     def _on_client_frame(self, link: Link, frame: Frame) -> None:
         match frame:

@@ -27,6 +27,8 @@ class RoutingLimits:
     """Calls of other silos that wait or run here."""
     arrived_bytes_max: int = 512 * 1024 * 1024
     """Bytes of those calls."""
+    forwarded_noted_max: int = 20_000
+    """Forwarded calls that are remembered until their deadline, and likewise those that are refused."""
     retry_pause_first_s: float = 0.05
     """The first pause before something is tried again; each next one is twice as long."""
     retry_pause_last_s: float = 1.0
