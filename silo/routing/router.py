@@ -146,7 +146,7 @@ class Router:
 
     def route(self, call: Call) -> None:
         """Send a call on its way, by what is known now."""
-        if self.is_resolving(call.grain):
+        if self._resolver.is_resolving(call.grain):
             self._resolver.wait(call)
             return
         activation = self._catalog.get(call.grain)
@@ -234,7 +234,7 @@ class Router:
                 if not self.book.lanes.enter(call, name, tracked=True):
                     call.payload(self._codec)
                     return
-                if silo in self._unreached:
+                if self._unreached.silos and silo in self._unreached.silos:
                     call.payload(self._codec)
                     self._not_reached(call, silo, NotExecuted(f"{call.grain}: {silo} could not be reached just now"))
                     return
@@ -343,13 +343,13 @@ class Router:
             call.on_answer(call, Answer.failed(refusal))
             return
         activation = self._catalog.get(call.grain)
-        if activation is not None and not self.is_resolving(call.grain):  # as for nearly all
+        if activation is not None and not self._resolver.is_resolving(call.grain):  # as for nearly all
             self._here(call, activation)
             return
         if (
             request.flags & Flag.PLACED
             and self._catalog.get(request.grain) is None
-            and not self.is_resolving(request.grain)
+            and not self._resolver.is_resolving(request.grain)
         ):
             self._place_here(call, request.expected)
             return
@@ -376,7 +376,7 @@ class Router:
                 request.flags & Flag.PLACED
                 and kind is not None
                 and self._is_active
-                and not self.is_resolving(call.grain)
+                and not self._resolver.is_resolving(call.grain)
             ):
                 activation = self._catalog.activate(call.grain, kind, request.expected, call.trace)
         if activation is None:

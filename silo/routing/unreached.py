@@ -21,22 +21,20 @@ class Unreached:
     def __init__(self, retry: Callable[[Call], None], every_s: float) -> None:
         self._retry = retry
         self._every_s = every_s
-        self._waiting: dict[SiloAddress, tuple[list[Call], asyncio.TimerHandle]] = {}
-
-    def __contains__(self, silo: SiloAddress) -> bool:
-        return silo in self._waiting
+        self.silos: dict[SiloAddress, tuple[list[Call], asyncio.TimerHandle]] = {}
+        """Those that could not be reached: what waits for each, and when it is dialled again."""
 
     def wait(self, call: Call, silo: SiloAddress) -> None:
         """The call's silo could not be reached."""
-        waiting = self._waiting.get(silo)
+        waiting = self.silos.get(silo)
         if waiting is None:
             timer = asyncio.get_running_loop().call_later(self._every_s, self.release, silo)
-            waiting = self._waiting[silo] = [], timer
+            waiting = self.silos[silo] = [], timer
         waiting[0].append(call)
 
     def release(self, silo: SiloAddress) -> None:
         """It may be reached now, or need not be any more: send what waits again, in order."""
-        waiting = self._waiting.pop(silo, None)
+        waiting = self.silos.pop(silo, None)
         if waiting is None:
             return
         calls, timer = waiting
@@ -47,10 +45,10 @@ class Unreached:
 
     def release_all_but(self, stays: Callable[[SiloAddress], bool]) -> None:
         """Likewise for all silos but those."""
-        for silo in [silo for silo in self._waiting if not stays(silo)]:
+        for silo in [silo for silo in self.silos if not stays(silo)]:
             self.release(silo)
 
     def close(self) -> None:
         """No time comes any more."""
-        for _, timer in self._waiting.values():
+        for _, timer in self.silos.values():
             timer.cancel()

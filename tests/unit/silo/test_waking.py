@@ -185,6 +185,18 @@ def test_R201_R208_a_burst_of_calls_is_one_try_and_a_storm_of_them_no_more_than_
     assert max(gaps) <= LIMITS.call_wakes_every_s + 0.002
 
 
+def test_R212_no_pause_is_longer_than_a_second_and_a_half() -> None:
+    longest = 0.0
+    state: State = Trying(0.0)
+    for _ in range(100):
+        assert isinstance(state, Trying)
+        failed, _ = step(state, Failed(0.0, 0.999999), LIMITS)
+        assert isinstance(failed, Waiting)
+        longest = max(longest, failed.due)
+        state = Trying(0.0, failed.failures)
+    assert longest == pytest.approx(1.5)
+
+
 def test_R218_what_was_given_up_is_tried_at_once_by_the_next_call_and_counts_anew() -> None:
     state, orders = step(Waiting(4, 12, 6), Deserted(), LIMITS)
     assert (state, orders) == (ASLEEP, (LetGo(),))
