@@ -30,8 +30,8 @@ log = get_logger(__name__)
 
 LOOK_UP_S = 0.4
 """How long the directory may take to say who holds the grain."""
-ANSWER_S = 0.5
-"""How long that silo may take to say whether it has the call."""
+ANSWER_S = 3.0
+"""How long that silo, which lives, may take to say whether it has the call."""
 DOUBT_S = 30.0
 """How long a call that did not run waits for the death of the silo that may yet send it on."""
 CLOCK_RATE = 1.01
@@ -123,7 +123,7 @@ class Claims:
         for call in calls:
             if call.answered or call.target != str(lost):
                 continue  # it has been answered, or heard of from elsewhere, meanwhile
-            if entry is None or entry.silo == lost or not self._view().is_alive(entry.silo):
+            if entry is None or entry.silo == lost:
                 self._fail(call, str(lost), because)
             else:
                 self.ask(call, entry.silo, lost, because)
@@ -132,6 +132,9 @@ class Claims:
         """Ask a silo for a call that it may have been sent."""
         self._drop(call.id)
         call.target = str(holder)
+        if not self._view().is_alive(holder):
+            self._fail(call, str(lost), f"{because}; so was {holder}, to which it was to go")
+            return
         timer = self._loop.call_later(ANSWER_S, self._give_up, call.id)
         self._open[call.id] = Open(call, holder, lost, because, timer)
         self._send(holder, Claim(call.id, call.grain, call.left_s(self._loop.time())))

@@ -33,9 +33,9 @@ async def ended(call: Awaitable[object]) -> object:
     return (await asyncio.gather(call, return_exceptions=True))[0]
 
 
-async def moved_away(mortal: MortalCluster) -> tuple[Silo, Ledger]:
+async def moved_away(mortal: MortalCluster, *others: str) -> tuple[Silo, Ledger]:
     """A grain that was on b when a called it, and has moved to c, of which a has not heard."""
-    a, b, _ = await mortal.start(*ABC, kinds=(Ledger,))
+    a, b, *_ = await mortal.start(*ABC, *others, kinds=(Ledger,))
     ledger = a.grain(Ledger, "k")
     await with_hint(ledger, "b").write("first")
     assert (await b.migrate(ledger, to="c")).moved
@@ -99,6 +99,21 @@ async def test_R412_the_death_of_whoever_holds_a_call_fails_it_promptly(mortal: 
     await stage.heard("started second")
     mortal.kill_now("c")
     await mortal.seen(lambda: a.view.is_dead(c))
+    async with asyncio.timeout(PROMPT_S):
+        assert isinstance(await calling, SiloUnavailable)
+
+
+@simulated
+async def test_R412_the_death_of_forwarder_and_holder_at_once_fails_a_call_promptly(
+    mortal: MortalCluster, stage: Stage
+) -> None:
+    a, ledger = await moved_away(mortal, "d", "e")  # who may judge the two
+    b, c = (mortal.silos[name].address for name in ("b", "c"))
+    calling = asyncio.create_task(ended(with_timeout(ledger, 60.0).write_at("never", "second")))
+    await stage.heard("started second")
+    mortal.kill_now("b")
+    mortal.kill_now("c")
+    await mortal.seen(lambda: a.view.is_dead(b) and a.view.is_dead(c))
     async with asyncio.timeout(PROMPT_S):
         assert isinstance(await calling, SiloUnavailable)
 

@@ -100,7 +100,9 @@ async def test_R202_R204_R225_all_that_waits_is_placed_at_once_when_a_fitting_si
     assert max(answered) - joined < AT_ONCE_S
 
 
-async def test_R202_what_comes_for_one_grain_is_not_lost_because_another_one_is_looked_for(cluster: Cluster) -> None:
+async def test_R202_what_comes_for_one_grain_is_not_lost_because_another_one_is_looked_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One grain's question to the directory fails late, after a silo has joined, while others are asked about."""
     stand = cluster.stand
     assert isinstance(stand, MemoryStand)
@@ -117,9 +119,9 @@ async def test_R202_what_comes_for_one_grain_is_not_lost_because_another_one_is_
         await answers.wait()
         raise DirectoryUnavailable("its answer was lost")
 
-    registrar.lookup = late_failure  # type: ignore[method-assign] # pyright: ignore[reportAttributeAccessIssue] - the fault
+    monkeypatch.setattr(registrar, "lookup", late_failure)
     await asked.wait()
-    registrar.lookup = lookup  # type: ignore[method-assign]
+    monkeypatch.setattr(registrar, "lookup", lookup)
     await cluster.start("b", kinds=(Ledger,))
     assert await a.grain(Ledger, "quick").read() == []
     before = loop.time()
@@ -219,7 +221,7 @@ async def test_R221_calls_for_a_grain_that_is_waking_join_that_and_wake_nothing_
 
 
 async def test_R222_a_signal_that_changes_nothing_is_logged_with_the_state_and_the_reason(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (a,) = await cluster.start("a", kinds=(Witness,))
     registrar = a.runtime.registrar
@@ -230,14 +232,14 @@ async def test_R222_a_signal_that_changes_nothing_is_logged_with_the_state_and_t
         asked.set()
         await answers.wait()
 
-    registrar.lookup = slow  # type: ignore[method-assign] # pyright: ignore[reportAttributeAccessIssue] - the fault
+    monkeypatch.setattr(registrar, "lookup", slow)
     calling = asyncio.create_task(a.grain(Ledger, "k").read())
     await asked.wait()
     calling.cancel()
     await asyncio.wait([calling])
     with caplog.at_level(logging.INFO):
         await cluster.start("b", kinds=(Ledger,))
-    registrar.lookup = lookup  # type: ignore[method-assign]
+    monkeypatch.setattr(registrar, "lookup", lookup)
     answers.set()
     lines = [record.getMessage() for record in caplog.records if "signal_ignored" in record.getMessage()]
     assert lines

@@ -7,7 +7,7 @@ one, which must still be readable. `python -m tests.unit.messaging.test_golden_f
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import msgspec
 import pytest
@@ -130,7 +130,8 @@ def _begins_with(known: object, fields: object) -> bool:
     """Whether a list begins with these fields, and so on for the lists in it."""
     if not isinstance(known, list) or not isinstance(fields, list):
         return known == fields
-    return len(known) >= len(fields) and all(map(_begins_with, known, fields))
+    there, wanted = cast("list[object]", known), cast("list[object]", fields)
+    return len(there) >= len(wanted) and all(map(_begins_with, there, wanted))
 
 
 @pytest.mark.parametrize("name", MESSAGES)
