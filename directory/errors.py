@@ -91,7 +91,14 @@ class CallCycle(NotExecuted):
 
 
 class GrainUnplaceable(NotExecuted):
-    """No silo may host the grain; the message says why each one was excluded."""
+    """No silo may host the grain; the message says why each one was excluded.
+
+    `retry_after_s` says, where it is known, how soon another try may fare better.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class GrainKindUnknown(NotExecuted, LookupError):

@@ -320,6 +320,7 @@ class Runtime:
                 self._telemetry,
                 self.storage,
                 new_call_id=ids,
+                forwarded=self.router.forwarded,
             )
         )
         self.placement.attach(self.loads)
@@ -389,6 +390,8 @@ class Runtime:
         self._met.set()
         if link.peer.role is not Role.SILO:
             self.gateway.on_attached(link)
+        elif link.peer.silo is not None:
+            self.router.on_reached(link.peer.silo)
 
     def on_detached(self, link: Link) -> None:
         """Its session may be resumed. The view is read anew: the sooner a silence is noted, the better."""
@@ -409,7 +412,7 @@ class Runtime:
             elif isinstance(frame, GoAway):
                 self.router.on_going(peer)
             elif not self.moves.on_frame(peer, frame):
-                self.router.on_frame(frame)
+                self.router.on_frame(peer, frame)
 
     def _on_client_frame(self, link: Link, frame: Frame) -> None:
         match frame:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from silo.activation.queue_part import QueuePart
 from silo.activation.timers import GrainTimer, Tick, TimerCallback
 from silo.activation.turn_context import TurnContext, current_turn
 from silo.activation.turns import Admission, TurnQueue
@@ -39,6 +40,7 @@ from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import Participant, ParticipantSet
 from silo.persistence.grain_states import GrainStates, StorageParts
 from silo.routing.call import Answer, Call, ValueCodec
+from silo.routing.forwarded_calls import ForwardedCalls, Key
 from silo.wire.frames import Flag, Outcome
 
 if TYPE_CHECKING:
@@ -106,6 +108,8 @@ class Premises:
     """The turns that run, of whichever activation, and the tasks of grains."""
     new_call_id: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
     """Numbers for the calls that timers make."""
+    forwarded: ForwardedCalls = field(default_factory=lambda: ForwardedCalls(0))
+    """What is known of forwarded calls here."""
 
 
 class Activation:
@@ -123,7 +127,9 @@ class Activation:
         "instance",
         "kind",
         "last_used",
+        "left_waiting",
         "move",
+        "opened_at",
         "participants",
         "started_at",
         "state",
@@ -146,6 +152,10 @@ class Activation:
             kind.queue_bytes_max or premises.limits.queue_bytes_max,
         )
         self.last_used = self.started_at = asyncio.get_running_loop().time()
+        self.opened_at: float | None = None
+        """Since when, without a break, it starts turns; None before that."""
+        self.left_waiting: frozenset[Key] = frozenset()
+        """The calls that stood in the queue at the place that it has moved here from."""
         self.participants: ParticipantSet | None = None
         self.states: GrainStates | None = None
         """Its persistent states, where its kind has any."""
@@ -347,7 +357,7 @@ class Activation:
         if self.state is State.GONE:
             return
         self.state = State.OPEN
-        self.last_used = asyncio.get_running_loop().time()
+        self.last_used = self.opened_at = asyncio.get_running_loop().time()
         self._wake_opened()
         self._wake_drained()
         if self.states is not None and self.states.stale:
@@ -586,12 +596,20 @@ class Activation:
     @property
     def system_participants(self) -> tuple[Participant, ...]:
         """The runtime's own parts of this activation that hand over soft state."""
-        return (self.work.timers,) if self.work is not None and len(self.work.timers) else ()
+        parts: list[Participant] = []
+        if self.work is not None and len(self.work.timers):
+            parts.append(self.work.timers)
+        if not (queue := self._queue_part()).is_empty:
+            parts.append(queue)
+        return tuple(parts)
 
     @property
     def arriving_parts(self) -> tuple[Participant, ...]:
         """All of those parts that there can be, for what arrives."""
-        return (self._working().timers,)
+        return (self._working().timers, self._queue_part())
+
+    def _queue_part(self) -> QueuePart:
+        return QueuePart(self, self._premises.forwarded)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -50,6 +50,10 @@ class Arrivals:
         self._calls[key] = call
         return None
 
+    def has(self, origin: SiloAddress, call_id: int) -> bool:
+        """Whether the call is here."""
+        return (origin, call_id) in self._calls
+
     def remove(self, origin: SiloAddress | None, call_id: int) -> Call | None:
         """Let go of a call; answers with it, if it was here."""
         call = self._calls.pop((origin, call_id), None)

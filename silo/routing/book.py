@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+from silo.directory.addresses import SiloAddress
 from silo.directory.errors import CallExpired, NotExecuted, OutcomeUnknown, Overloaded, SiloUnavailable
 from silo.logs import get_logger
 from silo.routing.call import Answer, Call, ValueCodec, resolve
@@ -93,6 +94,10 @@ class CallBook:
 
     def sent_to(self, peer: str) -> list[Call]:
         return [call for call in self._open.values() if call.target == peer]
+
+    def forwarded_by(self, silos: frozenset[SiloAddress]) -> list[Call]:
+        """Those that these silos have sent on, to somebody who has not been heard of since."""
+        return [call for call in self._open.values() if call.forwarder in silos]
 
     def place(self, call: Call) -> None:
         """Take a call in and send it on its way.

@@ -122,6 +122,10 @@ class Call(msgspec.Struct, eq=False):
     """The epoch of the entry that the sender went by."""
     sink: asyncio.Future[Any] | tuple[Link, int] | None = None
     """Who waits for the answer here: a future, or a client behind its link."""
+    sent_at: float = 0.0
+    """When it was sent to another silo, the last time."""
+    forwarder: SiloAddress | None = None
+    """Who said that it sent the call on to `target`, as long as that has not been heard from itself."""
     target: str | None = None
     """The peer that has it now; None while it has not been sent."""
     lane: Lane | None = None

@@ -1,6 +1,7 @@
 """Where grains are that this silo knows no entry of: asked of the directory, else decided by placement.
 
-Calls for a grain that is being looked for wait in one list, in order, and leave together.
+Calls for a grain that is being looked for wait in one list, in order, and leave together. When it is looked for again,
+where that failed, `silo.routing.waking` decides.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from typing import assert_never
 
 import msgspec
 
@@ -26,7 +28,24 @@ from silo.directory.registrar import Registrar
 from silo.logs import get_logger
 from silo.placement.decision import Placement
 from silo.routing.call import Answer, Call, ValueCodec
-from silo.routing.limits import RoutingLimits, retry_pause_s
+from silo.routing.limits import RoutingLimits
+from silo.routing.waking import (
+    ASLEEP,
+    Called,
+    Chance,
+    ChanceCame,
+    Deserted,
+    Failed,
+    Ignore,
+    LetGo,
+    Settled,
+    Signal,
+    State,
+    TimeCame,
+    Try,
+    WakeAt,
+    step,
+)
 from silo.tasks import Tasks
 from silo.wire.frames import Outcome
 
@@ -46,14 +65,22 @@ class Destination(msgspec.Struct, frozen=True):
     expected: Entry | None = None
 
 
-class Waiting:
-    """The calls that wait until one grain is found or placed."""
+class Sought:
+    """One grain that is being looked for, and the calls that wait until it is found or placed."""
 
-    __slots__ = ("bytes", "calls")
+    __slots__ = ("bytes", "calls", "destination", "failure", "gives_back", "grain", "state", "timer")
 
-    def __init__(self) -> None:
+    def __init__(self, grain: GrainId) -> None:
+        self.grain = grain
         self.calls: list[Call] = []
         self.bytes = 0
+        self.state: State = ASLEEP
+        self.timer: asyncio.TimerHandle | None = None
+        self.destination: Destination | None = None
+        self.failure: NotExecuted = NotExecuted("nobody waited any more")
+        """What became of it: where its calls go; without that, how they fail."""
+        self.gives_back = False
+        """Whether calls of other silos go back to those."""
 
     def add(self, call: Call) -> None:
         self.calls.append(call)
@@ -110,103 +137,145 @@ class Resolver:
         self._is_going = is_going
         self._learn = learn
         self._depart = depart
-        self._waiting: dict[GrainId, Waiting] = {}
-        self._view_changed = asyncio.Event()
+        self._sought: dict[GrainId, Sought] = {}
+        self._loop = asyncio.get_running_loop()
         self._tasks = Tasks("resolver")
 
     async def close(self) -> None:
+        for sought in self._sought.values():
+            self._disarm(sought)
         await self._tasks.close()
 
     def is_resolving(self, grain: GrainId) -> bool:
-        return grain in self._waiting
+        return grain in self._sought
 
-    def on_view(self) -> None:
-        """The members have changed: what could not be placed may be placed now."""
-        self._view_changed.set()
+    def on_chance(self, why: Chance) -> None:
+        """What could not be placed may be placed now."""
+        for sought in list(self._sought.values()):
+            if sought.still_wanted():
+                self._tell(sought, ChanceCame(why, self._loop.time()))
+            else:
+                self._tell(sought, Deserted())
 
     def wait(self, call: Call) -> None:
         """Have the call wait until its grain is found or placed."""
-        waiting = self._waiting.get(call.grain)
-        if waiting is None:
-            waiting = self._waiting[call.grain] = Waiting()
-            self._tasks.spawn(self._resolve(call.grain, waiting), f"resolve {call.grain}")
+        sought = self._sought.get(call.grain)
+        if sought is None:
+            sought = self._sought[call.grain] = Sought(call.grain)
         if call.is_from_here and not call.is_control:
             try:
                 call.payload(self._codec)
             except SiloError as error:
                 call.on_answer(call, Answer.failed(error))
+                self._tell(sought, Called(self._loop.time()))  # it may be the first, and others may join
                 return
-        refusal = self._refusal(call, waiting)
+        refusal = self._refusal(call, sought)
         if refusal is None:
-            waiting.add(call)
+            sought.add(call)
+            self._tell(sought, Called(self._loop.time()))
         else:
             call.on_answer(call, Answer.failed(refusal))
 
-    def _refusal(self, call: Call, waiting: Waiting) -> Overloaded | None:
+    def _refusal(self, call: Call, sought: Sought) -> Overloaded | None:
         """Why there is no room for the call; None where there is, as always for one that was admitted elsewhere."""
-        if self._lacks_room(call, waiting):
-            waiting.drop_overdue()
-        limit = self._lacks_room(call, waiting)
+        if self._lacks_room(call, sought):
+            sought.drop_overdue()
+        limit = self._lacks_room(call, sought)
         if not limit or call.hops > 0:
             return None
-        return Overloaded(f"{len(waiting.calls)} calls wait until {call.grain} is found or placed", limit)
+        return Overloaded(f"{len(sought.calls)} calls wait until {call.grain} is found or placed", limit)
 
-    def _lacks_room(self, call: Call, waiting: Waiting) -> str:
+    def _lacks_room(self, call: Call, sought: Sought) -> str:
         """The bound that leaves no room for the call, by its name; empty where there is room."""
-        if len(waiting.calls) >= self._limits.resolving_calls_max:
+        if len(sought.calls) >= self._limits.resolving_calls_max:
             return "queue_calls_max"
-        if waiting.calls and waiting.bytes + call.size > self._limits.resolving_bytes_max:
+        if sought.calls and sought.bytes + call.size > self._limits.resolving_bytes_max:
             return "queue_bytes_max"
         return ""
 
-    async def _resolve(self, grain: GrainId, waiting: Waiting) -> None:
-        """Find out where the grain is or shall be, while anybody waits to know; then send the calls there, in order."""
-        attempt = 0
-        failure: SiloError | None = None
-        destination: Destination | None = None
-        gives_back = False
+    # ----------------------------------------------------------------------------------------------- signals and orders
+
+    def _tell(self, sought: Sought, signal: Signal) -> None:
+        """Carry out what a signal leads to."""
+        before = sought.state
+        sought.state, orders = step(before, signal, self._limits)
+        for order in orders:
+            match order:
+                case Try():
+                    self._disarm(sought)
+                    self._tasks.spawn(self._try(sought), f"look for {sought.grain}")
+                case WakeAt(at):
+                    self._disarm(sought)
+                    sought.timer = self._loop.call_at(at, self._time_came, sought)
+                case LetGo():
+                    self._disarm(sought)
+                    self._let_go(sought)
+                case Ignore(why):
+                    log.info(
+                        "resolver.signal_ignored",
+                        grain=str(sought.grain),
+                        state=type(before).__name__,
+                        signal=type(signal).__name__,
+                        why=why,
+                    )
+                case _:
+                    assert_never(order)
+
+    @staticmethod
+    def _disarm(sought: Sought) -> None:
+        if sought.timer is not None:
+            sought.timer.cancel()
+            sought.timer = None
+
+    def _time_came(self, sought: Sought) -> None:
+        sought.timer = None
+        self._tell(sought, TimeCame(self._loop.time()) if sought.still_wanted() else Deserted())
+
+    async def _try(self, sought: Sought) -> None:
+        """One try, for the sake of those that still wait."""
+        wanted = sought.still_wanted()
         try:
-            while destination is None and failure is None and (open_calls := waiting.still_wanted()):
-                self._view_changed.clear()
-                try:
-                    destination = await self._find(grain, open_calls[0])
-                except (DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable) as obstacle:
-                    if self._is_leaving():  # what cannot be placed now must not wait here: others may place it later
-                        failure, gives_back = obstacle, True
-                        break
-                    for call in waiting.calls:
-                        call.obstacle = obstacle
-                    attempt += 1
-                    await self._pause(retry_pause_s(attempt, self._limits, self._rng))
-                except NotExecuted as error:
-                    failure = error
+            if wanted:
+                sought.destination = await self._find(sought.grain, wanted[0])
+        except (DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable) as obstacle:
+            if not self._is_leaving():
+                self._failed(sought, obstacle)
+                return
+            # what cannot be placed now must not wait here: others may place it later
+            sought.gives_back = True
+            sought.failure = obstacle if isinstance(obstacle, NotExecuted) else NotExecuted(str(obstacle))
+        except NotExecuted as error:
+            sought.failure = error
         except Exception as error:
-            log.exception("router.resolve_failed", grain=str(grain))
-            failure = NotExecuted(f"{grain} could not be located: {type(error).__name__}: {error}")
-        finally:
-            del self._waiting[grain]
-        waiting.calls.sort(key=lambda call: call.id)  # one that had been held back may have joined after one made later
-        for call in waiting.calls:
+            log.exception("router.resolve_failed", grain=str(sought.grain))
+            sought.failure = NotExecuted(f"{sought.grain} could not be located: {type(error).__name__}: {error}")
+        self._tell(sought, Settled())
+
+    def _failed(self, sought: Sought, obstacle: SiloError) -> None:
+        for call in sought.calls:
+            call.obstacle = obstacle
+        now = self._loop.time()
+        self._tell(sought, Failed(now, self._rng.random()))
+        if isinstance(obstacle, GrainUnplaceable) and sought.timer is not None:
+            obstacle.retry_after_s = sought.timer.when() - now
+
+    def _let_go(self, sought: Sought) -> None:
+        """Send the calls to where their grain is, in order; or tell them why not."""
+        del self._sought[sought.grain]
+        sought.calls.sort(key=lambda call: call.id)  # one that had been held back may have joined after one made later
+        for call in sought.calls:
             if call.answered or call.cancelled:
                 continue
-            if gives_back and not call.is_from_here:
+            if sought.gives_back and not call.is_from_here:
                 call.on_answer(call, Answer(Outcome.MOVED))
-            elif failure is not None or destination is None:
-                call.on_answer(call, Answer.failed(failure or NotExecuted("nobody waited any more")))
+            elif sought.destination is None:
+                call.on_answer(call, Answer.failed(sought.failure))
             else:
-                self._depart(call, destination)
+                self._depart(call, sought.destination)
 
     def _is_leaving(self) -> bool:
         row = self._membership.view.row(self._me)
         return row is not None and row.status is SiloStatus.LEAVING
-
-    async def _pause(self, pause_s: float) -> None:
-        """Wait for the pause, or for a change of the view, whichever comes first."""
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._view_changed.wait()
-        except TimeoutError:
-            return
 
     async def _find(self, grain: GrainId, call: Call) -> Destination:
         """Ask the directory, and place the grain where it has no living silo.

@@ -25,9 +25,25 @@ from silo.placement.decision import Placement
 from silo.routing.arrivals import Arrivals
 from silo.routing.book import CallBook
 from silo.routing.call import Answer, Call, ValueCodec
+from silo.routing.claims import Claims
+from silo.routing.forwarded_calls import ForwardedCalls, Key
 from silo.routing.limits import RoutingLimits, retry_pause_s
 from silo.routing.resolution import Destination, Resolver
-from silo.wire.frames import OUTCOMES, Admitted, Cancel, Flag, Forwarded, Frame, Outcome, Reply, Request
+from silo.routing.unreached import Unreached
+from silo.routing.waking import Chance
+from silo.wire.frames import (
+    OUTCOMES,
+    Admitted,
+    Cancel,
+    Claim,
+    ClaimAnswer,
+    Flag,
+    Forwarded,
+    Frame,
+    Outcome,
+    Reply,
+    Request,
+)
 
 if TYPE_CHECKING:
     from silo.messaging.link import Link
@@ -87,6 +103,15 @@ class Router:
         """Where this silo has just sent a grain to be activated, and by which call, until that says more."""
         self._arrivals = Arrivals(limits.arrived_calls_max, limits.arrived_bytes_max)
         self._going: set[SiloAddress] = set()
+        self.forwarded = ForwardedCalls(limits.forwarded_noted_max)
+        """What is known of the calls that come here by way of other silos."""
+        self._claims = Claims(
+            look_up=registrar.lookup,
+            view=lambda: membership.view,
+            send=self._tell,
+            fail=book.unknown,
+        )
+        self._unreached = Unreached(self._retry, limits.retry_pause_last_s)
         self._loop = asyncio.get_running_loop()
         self._resolver = Resolver(
             me,
@@ -104,12 +129,18 @@ class Router:
         book.attach(self.route, self._recall)
 
     async def close(self) -> None:
+        self._unreached.close()
+        await self._claims.close()
         await self._resolver.close()
 
     @property
     def arrived_count(self) -> int:
         """How many calls of others are here, queued or running."""
         return len(self._arrivals)
+
+    def is_resolving(self, grain: GrainId) -> bool:
+        """Whether calls wait until this grain is found or placed."""
+        return self._resolver.is_resolving(grain)
 
     # -------------------------------------------------------------------------------------------------------- decisions
 
@@ -203,6 +234,10 @@ class Router:
                 if not self.book.lanes.enter(call, name, tracked=True):
                     call.payload(self._codec)
                     return
+                if self._unreached.silos and silo in self._unreached.silos:
+                    call.payload(self._codec)
+                    self._not_reached(call, silo, NotExecuted(f"{call.grain}: {silo} could not be reached just now"))
+                    return
             else:
                 self._hand_on(call, silo, entry)
                 flags |= Flag.FORWARDED
@@ -222,6 +257,9 @@ class Router:
         )
         if call.origin is not None:  # should it not be written, the frame is all that is left of the call
             request.left_s = call.left_s(self._loop.time())
+        else:
+            call.sent_at = self._loop.time()
+            call.forwarder = None
         call.target = link.peer.name
         is_large = len(request.payload) >= self.book.large_bytes and call.lane is not None
         on_written = self.book.lanes.block(call) if is_large else None
@@ -298,6 +336,8 @@ class Router:
             return
         if self._arrivals.was_given_up(request.reply_to, request.id):
             return  # its caller has gone: it was on its way by another silo when that was said
+        if call.flags & Flag.FORWARDED and not self._may_come(call):
+            return  # its caller has been told that it will not run
         refusal = self._arrivals.take(call, forced=bool(call.flags & Flag.FORWARDED))
         if refusal is not None:
             call.on_answer(call, Answer.failed(refusal))
@@ -317,6 +357,11 @@ class Router:
         if entry is not None and entry.epoch <= request.epoch and self._catalog.get(call.grain) is None:
             self._cache.forget(entry)  # the sender went by it, and it is not true
         self.route(call)
+
+    def _may_come(self, call: Call) -> bool:
+        """Whether a forwarded call may run here; it may unless it was claimed before it came."""
+        assert call.origin is not None
+        return self.forwarded.came(Key(call.origin, call.id), call.deadline, self._loop.time())
 
     def _come_home(self, call: Call, request: Request) -> None:
         """A call made here was forwarded back here: its grain has moved to this silo, or shall be activated on it."""
@@ -372,11 +417,11 @@ class Router:
 
     def _tell(self, silo: SiloAddress, frame: Frame) -> None:
         if silo == self.me:
-            self.on_frame(frame)
+            self.on_frame(self.me, frame)
         elif not self._membership.view.is_dead(silo):
             self._links.to(silo).send(frame)
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_frame(self, peer: SiloAddress, frame: Frame) -> None:
         """What else silos tell each other of calls."""
         match frame:
             case Reply():
@@ -397,12 +442,34 @@ class Router:
                 call = self.book.get(call_id)
                 if call is not None and call.target != HERE:
                     call.target = str(silo)
+                    call.forwarder = peer
             case Admitted(id=call_id):
                 call = self.book.get(call_id)
                 if call is not None:
+                    if call.target == str(peer):
+                        call.forwarder = None
                     self.book.lanes.leave(call)
+            case Claim():
+                self._tell(peer, self._claimed(peer, frame))
+            case ClaimAnswer():
+                self._claims.on_answer(frame)
             case _:
                 log.warning("router.frame_ignored", frame=type(frame).__name__)
+
+    def _claimed(self, origin: SiloAddress, claim: Claim) -> ClaimAnswer:
+        """Whether a call is here that may have been on its way; if not, it shall not be run here any more."""
+        if self._arrivals.has(origin, claim.id):
+            return ClaimAnswer(claim.id, True)
+        now = self._loop.time()
+        key = Key(origin, claim.id)
+        deadline = None if claim.left_s is None else now + claim.left_s
+        if not self.forwarded.refuse(key, claim.grain, deadline, now):
+            return ClaimAnswer(claim.id, False)  # it was here, and has been answered or sent on: that is on its way
+        activation = self._catalog.get(claim.grain)
+        if activation is None or activation.entry is None:
+            return ClaimAnswer(claim.id, False)
+        open_s = None if activation.opened_at is None else now - activation.opened_at
+        return ClaimAnswer(claim.id, False, key in activation.left_waiting, open_s)
 
     def on_reply(self, reply: Reply) -> None:
         call = self.book.get(reply.id)
@@ -439,15 +506,28 @@ class Router:
                 call, 0.0 if at_once else retry_pause_s(call.tries - TRIES_AT_ONCE, self._limits, self._rng)
             )
 
-    def _not_reached(self, call: Call, why: NotExecuted) -> None:
+    def _not_reached(self, call: Call, silo: SiloAddress, why: NotExecuted) -> None:
         """Its silo could not be reached, and may soon be known dead: try until the deadline; that uses up no tries."""
         call.obstacle = why
-        if call.tries < TRIES_AT_ONCE:
+        if self._is_to_be_reached(silo):
+            call.target = None
+            if self._telemetry is not None:
+                self._telemetry.retried()
+            self._unreached.wait(call, silo)
+        elif call.tries < TRIES_AT_ONCE:
             call.tries += 1
             self._try_later(call, 0.0)
-        else:  # with all others that wait like it, so that one dial serves them
-            every_s = self._limits.retry_pause_last_s
-            self._try_later(call, every_s - self._loop.time() % every_s)
+        else:
+            self._try_later(call, self._limits.retry_pause_last_s)
+
+    def _is_to_be_reached(self, silo: SiloAddress) -> bool:
+        """Whether what waits for this silo would go nowhere else."""
+        return self._membership.view.is_alive(silo) and silo not in self._going
+
+    def on_reached(self, peer: SiloAddress) -> None:
+        """A connection to the peer is there."""
+        self._claims.on_back(peer)
+        self._unreached.release(peer)
 
     def _try_later(self, call: Call, pause_s: float) -> None:
         call.target = None
@@ -467,22 +547,25 @@ class Router:
 
     def on_lost(self, peer: SiloAddress, unsent: Iterable[Frame], unknown: Iterable[Frame], because: str) -> None:
         """A link has ended: what never left is tried again, what may have arrived has an unknown outcome."""
-        self._going.discard(peer)
         for grain, (destination, _) in list(self._placing.items()):
             if destination.place_on == peer:
                 del self._placing[grain]
-        for call in self._own_calls(unknown):
-            self.book.unknown(call, str(peer), because)
         retry = list(self._own_calls(unsent))
         not_sent = {call.id for call in retry}
-        for call in self.book.sent_to(str(peer)):
-            if call.id not in not_sent:
-                self.book.unknown(call, str(peer), because)
+        self._lost_with([call for call in self.book.sent_to(str(peer)) if call.id not in not_sent], peer, because)
         if not self._membership.view.is_alive(peer):
             self._cache.forget_silo(peer)  # its row may have vanished: then nobody will ever declare it dead
         for call in retry:
-            self._not_reached(call, NotExecuted(f"{call.grain}: {peer} could not be reached: {because}"))
+            self._not_reached(call, peer, NotExecuted(f"{call.grain}: {peer} could not be reached: {because}"))
+        self._going.discard(peer)
         self._hand_back(unsent, unknown, because)
+
+    def _lost_with(self, calls: Iterable[Call], peer: SiloAddress, because: str) -> None:
+        """These were sent to a silo that is lost, which may have been sending them on."""
+        for call in calls:
+            if call.is_control:
+                self.book.unknown(call, str(peer), because)
+        self._claims.find([call for call in calls if not call.answered], peer, because)
 
     def _own_calls(self, frames: Iterable[Frame]) -> Iterator[Call]:
         for frame in frames:
@@ -507,6 +590,7 @@ class Router:
         """The peer hosts nothing any more and will leave: send it no new calls."""
         self._going.add(peer)
         self._cache.forget_silo(peer)
+        self._unreached.release(peer)
 
     def is_going(self, silo: SiloAddress) -> bool:
         """Whether it has said that it will leave, while the view may still call it active."""
@@ -514,13 +598,24 @@ class Router:
 
     def on_view(self, view: View) -> None:
         self._going = {silo for silo in self._going if view.is_alive(silo)}
-        self._resolver.on_view()
+        self._resolver.on_chance(Chance.MEMBERS_CHANGED)
         dead = frozenset(row.silo for row in view.table.rows if row.status is SiloStatus.DEAD)
-        if dead - self._dead:  # what could not reach it need wait no longer
+        if dead - self._dead:
+            self.forwarded.forget(dead)
+            for call in self.book.forwarded_by(dead - self._dead):
+                self._ask_for(call)
             for call, timer in sorted(self._paused.values(), key=lambda paused: paused[0].id):
                 timer.cancel()
                 self._retry(call)
         self._dead = dead
+        self._unreached.release_all_but(self._is_to_be_reached)
+
+    def _ask_for(self, call: Call) -> None:
+        """Whoever said that it sent the call on is dead: ask for it where it was to go."""
+        forwarder, call.forwarder = call.forwarder, None
+        if call.target not in (None, HERE):
+            assert forwarder is not None
+            self._claims.ask(call, SiloAddress.parse(call.target), forwarder, "it was declared dead")
 
     def _recall(self, call: Call) -> bool:
         """The caller gives the call up. True if it had not started anywhere, and now never will."""

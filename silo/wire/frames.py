@@ -125,6 +125,10 @@ class ClaimAnswer(msgspec.Struct, array_like=True, tag=7):
 
     id: int
     held: bool
+    was_queued: bool = False
+    """If not: it stood in the queue that the grain left behind when it moved here, and so had not been run there."""
+    open_s: float | None = None
+    """If not: for how long the grain has been open here; None where that says nothing of the call."""
 
 
 class Ask(msgspec.Struct, array_like=True, tag=8):

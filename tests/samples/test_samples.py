@@ -69,6 +69,24 @@ async def test_rolling_restarts_each_silo_and_loses_nothing() -> None:
     assert 1 <= found["spread"] <= 2
 
 
+async def test_R226_restart_under_traffic_prints_the_timeline_of_each_case() -> None:
+    ended = await sample("restart_under_traffic", "--outage", "1")
+    assert ended.code == 0, ended.told
+    assert re.findall(r"^(\w[\w ]*): ", ended.out, re.MULTILINE) == [
+        "traffic",
+        "quiet",
+        "silence after traffic",
+        "storm",
+    ]
+    timeline = re.findall(r"^  +([+-]\d+\.\d{3}) s  (.+)$", ended.out, re.MULTILINE)
+    for line in ("silo-1 is killed", "silo-1 is ready again"):
+        assert [what for _, what in timeline].count(line) == 4, ended.told
+    answered = [float(ms) for ms in re.findall(r"the grain answers, (\d+) ms after that", ended.out)]
+    assert len(answered) == 4
+    assert max(answered) < 1000
+    assert "each time the grain was back as soon as its silo was" in ended.out
+
+
 async def test_rolling_says_what_happened_to_people_in_80_columns() -> None:
     ended = await sample("rolling", "--silos", "2", "--grains", "20", "--seconds", "3")
     assert ended.code == 0, ended.told

@@ -460,7 +460,7 @@ async def test_a_call_that_was_cancelled_before_it_came_is_not_run_when_it_does(
     a, b = scene.silo("a").address, scene.silo("b").runtime
     payload, codec = b.codec.encode_call(("late",), {})
     forwarded = Request(7, grain_id(desk), "do", payload, codec, 5.0, "somebody", flags=Flag.FORWARDED, reply_to=a)
-    b.router.on_frame(Cancel(7, grain_id(desk), a))  # it overtakes the call, which comes by way of a third silo
+    b.router.on_frame(a, Cancel(7, grain_id(desk), a))  # it overtakes the call, which comes by way of a third silo
     b.router.on_request(forwarded)
     assert await desk.listed() == ["first"]
 

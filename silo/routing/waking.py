@@ -1,0 +1,200 @@
+"""When a grain that is being looked for is tried again: signals in, orders out; time and chance are arguments.
+
+A try asks the directory, and placement where that names nobody. What fails is tried again after a pause, which grows
+with each try that has failed and with nothing else. Signals hasten the next try and never put it off:
+
+- what may let the grain be placed now (a silo has joined, takes placements again, has room again) is a try at once;
+- a call is a try at once too, but no more than one in `call_wakes_every_s`, however many calls come;
+- the time that was set for the next try stands, whatever is tried before it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import Final
+
+from silo.routing.limits import RoutingLimits, jittered_pause_s
+
+
+class Chance(enum.StrEnum):
+    """Why a grain that had no place may have one now."""
+
+    MEMBERS_CHANGED = "the members have changed"
+    UNCORDONED = "a silo takes new placements again"
+    FREED = "a silo has room again"
+
+
+# --------------------------------------------------------------------------------------------------------------- states
+
+
+@dataclass(frozen=True, slots=True)
+class Asleep:
+    """Nobody waits for the grain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trying:
+    """A try is under way; calls that come join it."""
+
+    began: float
+    failures: int = 0
+    """How many tries in a row have failed."""
+    due: float | None = None
+    """When the next try was set for, where this one was made before its time."""
+    again: bool = False
+    """Whether a chance has come that this try may have missed: should it fail, the next one is made at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The last try has failed; the next one is due later."""
+
+    tried: float
+    """When the last try began."""
+    failures: int
+    due: float
+    hastened: float | None = None
+    """When a try is made before its time, because of a call."""
+
+    @property
+    def wakes_at(self) -> float:
+        """When the next try is made."""
+        return self.due if self.hastened is None else min(self.due, self.hastened)
+
+
+State = Asleep | Trying | Waiting
+
+# -------------------------------------------------------------------------------------------------------------- signals
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call wants the grain."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChanceCame:
+    """The grain may have a place now."""
+
+    why: Chance
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimeCame:
+    """The time has come that `WakeAt` had set."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The try has ended: the grain was found or placed, or it will not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The try has failed, and another one may not."""
+
+    now: float
+    chance: float
+    """From 0 to 1: spreads the pauses of grains that failed together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deserted:
+    """Nobody who waits is left."""
+
+
+Signal = Called | ChanceCame | TimeCame | Settled | Failed | Deserted
+
+# --------------------------------------------------------------------------------------------------------------- orders
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Make a try now; no time is set any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Say `TimeCame` then, and at no other time that was set before."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Let all that wait go: where they were found to belong, or with the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """Do nothing, and say so."""
+
+    why: str
+
+
+Order = Try | WakeAt | LetGo | Ignore
+
+ASLEEP: Final = Asleep()
+IGNORED_BECAUSE: Final[dict[type, str]] = {
+    Asleep: "nobody waits for the grain",
+    Trying: "a try is under way, and its end shows who still waits",
+    Waiting: "no try is under way",
+}
+
+
+def step(state: State, signal: Signal, limits: RoutingLimits) -> tuple[State, tuple[Order, ...]]:
+    """What a signal makes of one grain's state, and what is to be done."""
+    match state, signal:
+        case Asleep(), Called(now):
+            return Trying(now), (Try(),)
+        case Trying(), Called():
+            return state, ()  # it has joined
+        case Trying(), ChanceCame():
+            return replace(state, again=True), ()
+        case Trying(), Settled():
+            return ASLEEP, (LetGo(),)
+        case Trying(), Failed(now, chance):
+            return _failed(state, now, chance, limits)
+
+        case Waiting(), Called(now):
+            return _hastened(state, now, limits)
+        case Waiting(failures=failures, due=due), ChanceCame(now=now):
+            return Trying(now, failures, due), (Try(),)
+        case Waiting(failures=failures, due=due), TimeCame(now):
+            if now < state.wakes_at:
+                return state, (WakeAt(state.wakes_at),)
+            return Trying(now, failures, due), (Try(),)
+        case Waiting(), Deserted():
+            return ASLEEP, (LetGo(),)
+
+        case _:
+            return state, (Ignore(IGNORED_BECAUSE[type(state)]),)
+
+
+def _failed(state: Trying, now: float, chance: float, limits: RoutingLimits) -> tuple[State, tuple[Order, ...]]:
+    """The pause grows; a time that was set before and has not come yet stands."""
+    failures = state.failures + 1
+    due = state.due
+    if due is None or due <= now:
+        due = now + jittered_pause_s(failures, limits, chance)
+    if state.again:
+        return Trying(now, failures, due), (Try(),)
+    return Waiting(state.began, failures, due), (WakeAt(due),)
+
+
+def _hastened(state: Waiting, now: float, limits: RoutingLimits) -> tuple[State, tuple[Order, ...]]:
+    """A call has a try made at once, or as soon as one may be again after the last; those that come till then join."""
+    if state.hastened is not None:
+        return state, ()
+    at = state.tried + limits.call_wakes_every_s
+    if at <= now:
+        return Trying(now, state.failures, state.due), (Try(),)
+    if at >= state.due:
+        return state, ()  # it is due before that
+    return replace(state, hastened=at), (WakeAt(at),)
