@@ -372,6 +372,8 @@ class Router:
             call.on_answer(call, Answer.failed(kind_unknown(call.grain, self.me)))
         elif not self._is_active:
             call.on_answer(call, Answer(Outcome.MOVED))
+        elif self._catalog.is_taking_back(call.grain):
+            self._resolver.wait(call)
         else:
             self._here(call, self._catalog.activate(call.grain, kind, expected, call.trace))
 
