@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from silo.activation.activation import Activation, Premises, State, activation_failed
+from silo.activation.damping import Damping
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.contract import Registration
 from silo.directory.errors import (
+    ActivationDamped,
     Closed,
     DirectoryUnavailable,
     GrainMoved,
@@ -80,6 +82,7 @@ class Catalog:
         """Those that moved on and may yet be given back, by activation id: the new epoch, and who is told of that."""
         self._taking_back: dict[GrainId, Activation] = {}
         """Those that a compare-and-set is out for, after the silos died that they had moved to."""
+        self._damping = Damping()
         self._removal: asyncio.Future[None] | None = None
         self._tasks = Tasks("catalog")
 
@@ -186,6 +189,10 @@ class Catalog:
 
     async def _start(self, activation: Activation, expected: Entry | None, trace: str) -> None:
         telemetry = self.premises.telemetry
+        refusal = self._damping.refusal(activation.id, asyncio.get_running_loop().time())
+        if refusal is not None:
+            self.drop(activation, ActivationDamped(*refusal))
+            return
         try:
             if telemetry is None:
                 await self._register_and_open(activation, expected)
@@ -211,6 +218,7 @@ class Catalog:
         if activation.states is not None and not await self._read_states(activation, activation.states):
             return
         await self.run_on_activate(activation, ActivationReason.CALL)
+        self._damping.started(activation.id)
         activation.open()
 
     async def _read_states(self, activation: Activation, states: GrainStates) -> bool:
@@ -299,6 +307,9 @@ class Catalog:
             self.reroute_all(activation)
             return
         log.warning("activation.failed", grain=str(activation.id), exc_info=error)
+        if not isinstance(error.__cause__, StorageUnavailable):  # no fault of the grain, and over as soon as it is back
+            why = f"{type(error).__name__}: {error}"
+            self._damping.failed(activation.id, why, asyncio.get_running_loop().time())
         failure = error if isinstance(error, NotExecuted) else activation_failed(activation.id, error)
         if activation.entry is not None:
             await self.unregister(activation.entry)

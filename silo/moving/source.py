@@ -298,23 +298,30 @@ class SourceMove:
         return True
 
     def _time_drain(self) -> None:
+        self._cancel_timer()
         timeout_s = self._drain_timeout_s
+        loop = asyncio.get_running_loop()
         if self._leave_by is None:
-            self._set_timer(timeout_s, f"its running calls did not end within {timeout_s} s")
+            self._timer = loop.call_later(timeout_s, self._drained_too_late, timeout_s)
         else:
-            self._cancel_timer()
-            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._leave_behind)
+            self._timer = loop.call_later(timeout_s, self._leave_behind)
+
+    def _drained_too_late(self, timeout_s: float) -> None:
+        running = self._activation.busy_with
+        self.post(handover.TimedOut(f"its running calls did not end within {timeout_s} s: {running}"))
 
     def _leave_behind(self) -> None:
         if self._waits_for_calls:
+            running = self._activation.busy_with
             turns = self._activation.leave_behind()
-            log.warning("migration.turns_left_behind", grain=str(self._activation.id), turns=turns)
+            log.warning("migration.turns_left_behind", grain=str(self._activation.id), turns=turns, running=running)
 
     def _treat_running_calls(self) -> None:
         running = self._activation.busy_count
         match self._on_busy:
             case "stay" if running and self._leave_by is None:
-                self.post(handover.Failed(f"it is busy: {running} calls or tasks run, and {self._on_busy_by} stay"))
+                what = f"{running} calls or tasks run ({self._activation.busy_with})"
+                self.post(handover.Failed(f"it is busy: {what}, and {self._on_busy_by} stay"))
             case "interrupt":
                 self._activation.interrupt()
             case _:

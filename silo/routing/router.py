@@ -426,8 +426,10 @@ class Router:
         call = self.book.get(reply.id)
         if reply.entry is not None:
             self._cache.learn(reply.entry)
-        if call is None:
-            return  # late: it was cancelled, or its deadline passed
+        if call is None:  # late: it was cancelled, or its deadline passed
+            if self._telemetry is not None:
+                self._telemetry.answered_late()
+            return
         if self._placing:
             self._placing.pop(call.grain, None)
         if reply.outcome == Outcome.MOVED:

@@ -137,7 +137,7 @@ class Play:
                         raise Violation("the source lets its state go, and the target has not opened")
                     world = world.with_(has_state=world.has_state - {SOURCE})
                 case h.Discard():
-                    if not (world.taken_over or world.has_failed):
+                    if not (world.taken_over or world.has_failed or SOURCE in world.fenced):
                         raise Violation("the source lets its state go, and nobody else has the grain")
                     gone = world.with_(hosting=world.hosting - {SOURCE}, has_state=world.has_state - {SOURCE})
                     world = sought_again(gone, SOURCE)
