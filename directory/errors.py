@@ -109,6 +109,14 @@ class ActivationFailed(NotExecuted):
     """The grain's constructor, `on_rehydrate` or `on_activate` raised; the cause is attached."""
 
 
+class ActivationDamped(ActivationFailed):
+    """The grain has failed to start again and again, and is not tried again for some seconds: `retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class TooManyHops(NotExecuted):
     """The call was forwarded more often than a call may be; the directory and the silos disagree."""
 
@@ -119,6 +127,10 @@ class PermissionRefused(NotExecuted, PermissionError):
 
 class Closed(NotExecuted):
     """The client or silo was closed; the call was not sent."""
+
+
+class ClientMisused(NotExecuted, RuntimeError):
+    """The client lives on another event loop, or in the process that this one was forked from; nothing was sent."""
 
 
 class SiloFenced(NotExecuted):

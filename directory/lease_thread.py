@@ -18,6 +18,7 @@ import selectors
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -76,6 +77,7 @@ class ThreadedMembership:
         loop_stuck_after_s: how long the event loop may be silent before the silo gives up.
         on_loop_stuck: what giving up means, called on the thread with the seconds of silence, after the last renewal.
         clock: must go on while the process is stopped and the machine suspended.
+        name_work: says what a frame works at, where the log tells of a loop that is slow.
     """
 
     def __init__(
@@ -88,11 +90,12 @@ class ThreadedMembership:
         loop_stuck_after_s: float = 120.0,
         on_loop_stuck: Callable[[float], None] = end_process,
         clock: Callable[[], float] = boot_clock,
+        name_work: Callable[[FrameType | None], str] = lambda _: "",
     ) -> None:
         settings = settings or LeaseSettings()
         self._right = LeasedRight(clock)
         self._board = MembershipBoard(self._right)
-        self._watch = LoopWatch(loop_stuck_after_s, on_loop_stuck, clock)
+        self._watch = LoopWatch(loop_stuck_after_s, on_loop_stuck, clock, name_work)
         self._core = LeaseCore(settings)
         self._table = table
         self._wire = wire

@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import Final
 
 from silo.directory.logs import get_logger
@@ -37,11 +38,20 @@ def end_process(stuck_s: float) -> None:
 
 
 class LoopWatch:
-    """Beats on the loop; `look` is called from the other thread."""
+    """Beats on the loop; `look` is called from the other thread.
+
+    Args:
+        name_work: says what a frame works at, for the log; empty where there is nothing to say.
+    """
 
     def __init__(
-        self, loop_stuck_after_s: float, on_stuck: Callable[[float], None], clock: Callable[[], float]
+        self,
+        loop_stuck_after_s: float,
+        on_stuck: Callable[[float], None],
+        clock: Callable[[], float],
+        name_work: Callable[[FrameType | None], str] = lambda _: "",
     ) -> None:
+        self._name_work = name_work
         self._loop_stuck_after_s = loop_stuck_after_s
         self._on_stuck = on_stuck
         self._clock = clock
@@ -95,13 +105,19 @@ class LoopWatch:
         self._looked_at = now
         if self._silent_s > LOOP_SLOW_AFTER_S and not self._reported:
             self._reported = True
-            _log.warning("membership.loop_slow", busy_s=round(self._silent_s, 1), stack=self._stack())
+            frame = self._frame()
+            _log.warning(
+                "membership.loop_slow",
+                busy_s=round(self._silent_s, 1),
+                work=self._name_work(frame),
+                stack="".join(traceback.format_stack(frame)[-FRAMES_SHOWN:]) if frame else "(its thread is gone)",
+            )
         if self._silent_s < self._loop_stuck_after_s:
             return True
         self._on_stuck(self._silent_s)
         return False
 
-    def _stack(self) -> str:
+    def _frame(self) -> FrameType | None:
+        """Where the loop's thread is."""
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage] - documented, and the one way to see them
-        frame = frames.get(self._loop_thread)
-        return "".join(traceback.format_stack(frame)[-FRAMES_SHOWN:]) if frame is not None else "(its thread is gone)"
+        return frames.get(self._loop_thread)

@@ -6,14 +6,15 @@ fences the entry with a compare-and-set of its own, and whoever loses yields.
 
     source   ASKING -> DRAINING -> DEACTIVATING -> DEHYDRATING -> OFFERED -> MOVED -> DONE
                                                      (in doubt)   FENCING -> MOVED or back
-                                              (the target has died)          PARTING -> DONE or back
+                                    (the target died, or cannot give back)   PARTING -> DONE or back
     target   REHYDRATING -> REGISTERING -> STARTING -> DONE, open
                                               RETURNING (on_activate failed for good: the entry goes back to the source)
 
-The source lets the frozen instance go on two grounds only: the target has said that it is open, or the target is dead
-and the directory does not name the source. For as long as the target lives it may still fail to open, and the state it
-would give back to is the source's. So a lost link alone decides nothing after the commit: the target says its last word
-again on the next one.
+The source lets the frozen instance go on two grounds only: the target has said that it is open, or somebody else has
+taken the entry over. For as long as the target lives it may still fail to open, and the state it would give back to is
+the source's. So a lost link alone decides nothing after the commit: the target says its last word again on the next
+one. If the target dies first, the source takes the entry back by compare-and-set against the dead one's, and goes on
+with what it has: whether the target had opened, only the dead one knows, and what it did since died with it.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class PeerDied:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The directory's answer to a look: who holds the entry."""
+    """Somebody has looked the grain up: who holds the entry."""
 
     entry: Entry | None
 
@@ -191,14 +192,9 @@ class SendWithdraw:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Take the entry again under a new epoch, by compare-and-set against the one offered, or an empty place."""
+    """Take the entry again under a new epoch, by compare-and-set against this one, or an empty place."""
 
     expected: Entry | None
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Ask the directory who holds the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +283,6 @@ Order = (
     | SendOffer
     | SendWithdraw
     | Fence
-    | Look
     | Resume
     | Forward
     | Release
@@ -332,13 +327,14 @@ class Source:
     successor: str
     phase: SourcePhase = SourcePhase.ASKING
     why: str = ""
-    """Why the move is being taken back, while that is in doubt."""
+    """Why the move is being taken back, while it is."""
     agreed: bool = False
     """Whether the present target would take the grain."""
     drained: bool = False
     refused: bool = False
     """Whether the target has said that it does not hold the entry and will not take it."""
-    target_dead: bool = False
+    target_gone: bool = False
+    """Whether the target is dead, or has said that the grain will not open there."""
     moved_to: Entry | None = None
     """The target's entry, once it is known to have committed."""
 
@@ -406,34 +402,35 @@ class Source:
             case (SourcePhase.OFFERED, TimedOut(why) | PeerLost(why) | Failed(why)):
                 return [SendWithdraw(), *self._in_doubt(why)]
             case (SourcePhase.OFFERED, PeerDied(why)):
-                self.target_dead = True
+                self.target_gone = True
                 return self._in_doubt(why)
 
             case (SourcePhase.FENCING, OfferAnswered()):
                 self.refused = True  # the compare-and-set is out already, and resuming waits for its answer
                 return []
             case (SourcePhase.FENCING, PeerDied()):
-                self.target_dead = True
+                self.target_gone = True
+                return []
+            case (SourcePhase.FENCING, TargetOpened(failed=why)) if why:
+                self.target_gone = True
                 return []
             case (SourcePhase.FENCING, Registered(entry)):
                 return self._judged(entry)
 
-            case (SourcePhase.MOVED | SourcePhase.PARTING, TargetOpened(failed="")):
+            case (SourcePhase.MOVED, TargetOpened(failed="")):
                 return self._done(Release(), Finish(MoveStatus.MOVED))
-            case (SourcePhase.MOVED | SourcePhase.PARTING, TargetOpened(failed=why, entry=Entry() as entry)):
+            case (SourcePhase.MOVED, TargetOpened(failed=why, entry=Entry() as entry)):
                 return self._given_back(entry, why)
-            case (SourcePhase.MOVED | SourcePhase.PARTING, TargetOpened(failed=why)):
-                return self._done(Release(), Finish(MoveStatus.LOST, why))
+            case (SourcePhase.MOVED, TargetOpened(failed=why) | PeerDied(why)):
+                return self._parting(self.moved_to, why)
             case (SourcePhase.MOVED | SourcePhase.PARTING, Registered(entry) | Found(entry)) if self._is_own(entry):
-                return self._given_back(entry, "the target gave the grain back")
-            case (SourcePhase.MOVED, PeerDied(why)):
-                self.phase = SourcePhase.PARTING
-                self.why = why
-                return [Look()]  # it may have given the grain back with its last breath
-            case (SourcePhase.PARTING, Found()):
-                return self._done(
-                    Release(), Finish(MoveStatus.MOVED)
-                )  # what becomes of it now is the directory's to say
+                return self._given_back(entry, self.why or "the target gave the grain back")
+            case (SourcePhase.PARTING, Registered(entry)):
+                if entry is None or entry.activation == self.successor:
+                    return self._parting(entry, self.why)  # swept, or renewed before it died: nobody else has the state
+                return self._yielded(entry, f"the entry is held by {entry}")
+            case (SourcePhase.FENCING | SourcePhase.PARTING, Failed(why)):
+                return self._yielded(None, f"the directory could not be asked whose the entry is: {why}")
 
             case _:
                 return []  # late: an answer to a step that has been decided otherwise, or after the end
@@ -451,22 +448,30 @@ class Source:
 
     def _moved(self, entry: Entry) -> list[Order]:
         self.moved_to = entry
-        if not self.target_dead:
-            self.phase = SourcePhase.MOVED
-            return [Forward(entry)]
+        if self.target_gone:
+            return self._parting(entry, self.why)
+        self.phase = SourcePhase.MOVED
+        self.why = ""
+        return [Forward(entry)]
+
+    def _parting(self, expected: Entry | None, why: str) -> list[Order]:
+        """The target will not open, or no more: take the grain back, unless somebody else has it by now."""
         self.phase = SourcePhase.PARTING
-        return [Forward(entry), Look()]
+        self.why = why
+        return [Fence(expected)]
 
     def _judged(self, entry: Entry | None) -> list[Order]:
         if self._is_own(entry):
             self.entry = entry
             return self._aborted(self.why, reactivate=True)
-        if entry is None and self.refused:
-            return [Fence(None)]  # the row is gone, and not to the target: nobody else has the grain's state
+        if entry is None and (self.refused or self.target_gone):
+            return [Fence(None)]  # the row is gone, and not to a living target: nobody else has the grain's state
         if entry is None or entry.activation != self.successor:
-            gone = f"the entry is held by {entry}" if entry else "the directory has no row for it"
-            return self._done(Discard(entry, gone), Finish(MoveStatus.LOST, f"{gone}; {self.why}"))
+            return self._yielded(entry, f"the entry is held by {entry}" if entry else "the directory has no row for it")
         return self._moved(entry)
+
+    def _yielded(self, entry: Entry | None, gone: str) -> list[Order]:
+        return self._done(Discard(entry, gone), Finish(MoveStatus.LOST, f"{gone}; {self.why}"))
 
     def _is_own(self, entry: Entry | None) -> TypeGuard[Entry]:
         """Whether the entry is the source's again; the one that was offered says nothing of what came after it."""
@@ -538,6 +543,10 @@ class Target:
                 self.phase = TargetPhase.DONE
                 why = f"the entry is held by {entry}" if entry else "the source's row is gone"
                 return [SendOfferAnswer(None, why, lost=True), Discard(entry, why)]
+            case (TargetPhase.REGISTERING, Failed(why)):
+                # Its compare-and-set may be carried out yet: told both, the source takes the entry back wherever it is.
+                self.phase = TargetPhase.DONE
+                return [SendOfferAnswer(None, why, lost=True), SendOpened(why), Discard(None, why)]
             case (TargetPhase.REGISTERING, Withdrawn() | PeerLost() | PeerDied()):
                 return []  # the compare-and-set is out; the directory judges
 
@@ -553,6 +562,9 @@ class Target:
                 self.phase = TargetPhase.DONE
                 back = entry if entry is not None and entry.activation == self.offered.activation else None
                 return [SendOpened(self.why, back), Discard(entry, self.why)]
+            case (TargetPhase.RETURNING, Failed()):  # what it could not give back, the source takes back
+                self.phase = TargetPhase.DONE
+                return [SendOpened(self.why), Discard(None, self.why)]
 
             case _:
                 return []  # late, or of no consequence: the entry is held, and only the directory takes it away

@@ -27,7 +27,7 @@ class MoveStatus(enum.StrEnum):
     REFUSED = "refused"
     """Nothing was stopped: the grain, its kind, the target or the cluster does not allow it; `why` says which."""
     ABORTED = "aborted"
-    """It was begun and taken back: a failure, a refusal or a timeout before the commit."""
+    """It was begun and taken back: a failure, a refusal or a timeout before the commit, or no target to open it."""
     NOT_ACTIVE = "not_active"
     """The grain has no activation; there is nothing to move."""
     LOST = "lost"

@@ -4,11 +4,13 @@ from silo.activation.timers import GrainTimer
 from silo.client import Client
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.errors import (
+    ActivationDamped,
     ActivationFailed,
     AnswerTooLarge,
     CallCycle,
     CallExpired,
     CallTimeout,
+    ClientMisused,
     Closed,
     DirectoryUnavailable,
     EndpointInUse,
@@ -64,6 +66,7 @@ from silo.settings import SiloSettings
 
 __all__ = [
     "ActivationCountPlacement",
+    "ActivationDamped",
     "ActivationFailed",
     "ActivationReason",
     "AnswerTooLarge",
@@ -72,6 +75,7 @@ __all__ = [
     "CallTimeout",
     "Candidate",
     "Client",
+    "ClientMisused",
     "Closed",
     "ConsistentHashPlacement",
     "DeactivationReason",

@@ -13,6 +13,7 @@ from silo.class_checks import DEFAULT_TIMEOUT, MethodSpec
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import CallExpired, Closed
 from silo.directory.membership import TurnRight
+from silo.home import Home
 from silo.kinds import GrainKind, OnBusy, kind_of
 from silo.messaging.permissions import CODEC_PLAIN
 from silo.migration.outcome import MigrationOutcome
@@ -46,6 +47,7 @@ class Caller:
     Args:
         name: who calls where no grain does: the client, or the silo itself.
         right: of a silo, which lets nothing take effect while it is fenced; None in a client.
+        home: where a client may be used; None in a silo.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Caller:
         right: TurnRight | None,
         telemetry: Telemetry | None,
         move: Move,
+        home: Home | None = None,
     ) -> None:
         self.name = name
         self.move = move
@@ -69,6 +72,7 @@ class Caller:
         self._call_timeout_s = call_timeout_s
         self._right = right
         self._telemetry = telemetry
+        self._home = home
 
     def reference(self, kind: type[G], key: str) -> G:
         """A reference whose calls are made here; raises InvalidIdentity or InvalidGrain."""
@@ -108,7 +112,10 @@ class Caller:
         Raises:
             GrainMoved: what runs here was left behind by an activation that is gone.
             CallExpired: the turn that makes it had to be over by now.
+            ClientMisused: the client lives elsewhere.
         """
+        if self._home is not None:
+            self._home.check()
         now = self._book.time()
         deadline = None if timeout_s is None else now + timeout_s
         turn = current_turn.get()

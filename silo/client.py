@@ -26,6 +26,7 @@ from silo.directory.errors import (
 from silo.directory.membership import View
 from silo.gateway_choice import GatewayChoice
 from silo.gateways import GatewaySource, ListedGateways, RedisGateways
+from silo.home import Home
 from silo.kinds import GrainKind, KindRegistry, OnBusy, collect_kinds, kind_of, require_on_busy
 from silo.logs import get_logger
 from silo.messaging.greeting import Credentials, Identity, RefusalCode
@@ -110,6 +111,7 @@ class Client:
         self._telemetry = telemetry
         self._credentials = credentials
         self._admin: Client | None = None
+        self._home = Home(name)
         self._codec = Serializer(
             registry,
             reference_type=Reference,
@@ -142,6 +144,7 @@ class Client:
             right=None,
             telemetry=telemetry,
             move=self._move,
+            home=self._home,
         )
         self._bind = reference_binder(self._kinds, self._caller)
         self._choice = GatewayChoice(self._links)
@@ -227,7 +230,8 @@ class Client:
         await self.close()
 
     async def open(self) -> None:
-        """Begin to look for gateways; does not wait for one."""
+        """Begin to look for gateways; does not wait for one. Raises ClientMisused where another loop has opened it."""
+        self._home.settle()
         self._caller.closed = ""
         self._tasks.spawn(self._source.follow(self), "follow the gateways")
 
@@ -320,6 +324,7 @@ class Client:
         self, grain: Any, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
     ) -> MigrationOutcome:
         require_on_busy(on_busy)
+        self._home.check()
         admin = await self._admin_client()
         order = msgspec.msgpack.encode(MoveOrder("" if to is None else str(to), reason, force, on_busy or ""))
         answer = await admin._caller.control(grain, MIGRATE, order, MOVE_TIMEOUT_S)
@@ -493,8 +498,10 @@ class Client:
 
     def _on_reply(self, link: Link, reply: Reply) -> None:
         call = self._book.get(reply.id)
-        if call is None:
-            return  # late: it was cancelled, or its deadline passed
+        if call is None:  # late: it was cancelled, or its deadline passed
+            if self._telemetry is not None:
+                self._telemetry.answered_late()
+            return
         if reply.outcome == Outcome.MOVED:
             self._on_going(link)
             self._again(call, NotExecuted(f"{call.grain}: no gateway would take the call"))

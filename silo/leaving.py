@@ -19,6 +19,7 @@ from silo.migration.lifecycle import DeactivationReason
 from silo.migration.outcome import MoveReason, MoveStatus
 from silo.moving.moves import Moves
 from silo.routing.book import CallBook
+from silo.routing.router import Router
 from silo.tasks import cancelled
 from silo.wire.frames import GoAway
 
@@ -118,18 +119,23 @@ async def move_everything(catalog: Catalog, moves: Moves, leave_by: float | None
             await catalog.next_removal()  # they are on their way already
 
 
-async def say_last_words(links: Links, book: CallBook) -> None:
-    """Have every peer confirm that it sends nothing more, then finish what is here."""
+async def say_last_words(links: Links, book: CallBook, router: Router) -> None:
+    """Have every peer confirm that it sends nothing more, then finish what is here: own calls, and those of others."""
     for link in links.all():
         if link.peer.role is Role.SILO:
             link.send(GoAway())
     await _settle(links)
-    await book.emptied()
+    while len(book) or router.arrived_count:
+        await book.emptied()
+        await router.emptied()
     await _settle(links)
 
 
 async def _settle(links: Links) -> None:
-    """Wait until the peers have what was sent to them; those that do not say so in time may be gone."""
+    """Wait until the peers have what was sent to them; those that do not say so in time may be gone.
+
+    A link between two connections is waited for like any other: what is lost with it may be an answer.
+    """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SETTLE_S):
-            await asyncio.gather(*(link.drained() for link in links.all() if link.attached))
+            await asyncio.gather(*(link.drained() for link in links.all()))

@@ -504,7 +504,7 @@ class Runtime:
         await self.membership.advance(SiloStatus.LEAVING)
         self.gateway.go_away()
         await move_everything(self.catalog, self.moves, leave_by)
-        await say_last_words(self.links, self.book)
+        await say_last_words(self.links, self.book, self.router)
 
     async def _stop_serving(self) -> None:
         if self._management is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from silo.activation.blocking import grain_code_of
 from silo.directory.contract import GrainDirectory
 from silo.directory.errors import EndpointUnusable, InvalidSettings
 from silo.directory.lease_thread import ThreadedMembership
@@ -74,6 +75,7 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
             wire=_open_wire(settings),
             hints=RedisHints(partial(open_sync, url), cluster, settings.lease.ask_timeout_s),
             loop_stuck_after_s=settings.loop_stuck_after_s,
+            name_work=grain_code_of,
         )
 
     return Surroundings(

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import enum
 import itertools
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ G = TypeVar("G")
 T = TypeVar("T")
 THE_PROCESS_ENDS = (KeyboardInterrupt, GeneratorExit)
 """What grain code may raise, or have raised in it, that is not an answer to anybody: the process, or its loop, ends."""
+BUSY_NAMED_MAX = 5
+"""How many methods that run are named where a move is refused or given up for them."""
 THE_PROCESS_ENDS_OR_A_TASK = (*THE_PROCESS_ENDS, asyncio.CancelledError)
 
 
@@ -403,6 +406,16 @@ class Activation:
         """What a drain waits for: the running turns, and the grain's tasks where its kind says so."""
         tasks = self.work.task_count if self.work is not None and self.kind.drain_tasks else 0
         return self.turns.running_count + tasks
+
+    @property
+    def busy_with(self) -> str:
+        """The same by name, for people: the methods that run, and how many tasks."""
+        methods = Counter(call.method for call in self.turns.running)
+        named = [method if times == 1 else f"{times} times {method}" for method, times in methods.most_common()]
+        tasks = self.busy_count - self.turns.running_count
+        if len(named) > BUSY_NAMED_MAX:
+            named[BUSY_NAMED_MAX:] = ["and others"]
+        return ", ".join([*named, f"{tasks} tasks"] if tasks else named)
 
     @property
     def is_open(self) -> bool:

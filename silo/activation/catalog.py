@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from silo.activation.activation import Activation, Premises, State, activation_failed
+from silo.activation.damping import Damping
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.contract import Registration
 from silo.directory.errors import (
+    ActivationDamped,
     Closed,
     DirectoryUnavailable,
     GrainMoved,
@@ -38,6 +40,8 @@ REGISTER_PAUSE_S = 0.2
 """How long, about, calls wait before they are placed anew because the directory could not be asked to register."""
 TURN_END_S = 1.0
 """How long turns that were cancelled may take to end when their silo does."""
+UNFORESEEN_TRIES_MAX = 5
+"""How often a compare-and-set that must be answered is tried though it fails in a way that nobody foresaw."""
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 1.0
 """The pause between two attempts to reach the directory: the first, and the longest."""
@@ -76,6 +80,9 @@ class Catalog:
         self._activations: dict[GrainId, Activation] = {}
         self._frozen: dict[str, tuple[int, Callable[[Entry], None]]] = {}
         """Those that moved on and may yet be given back, by activation id: the new epoch, and who is told of that."""
+        self._taking_back: dict[GrainId, Activation] = {}
+        """Those that a compare-and-set is out for, after the silos died that they had moved to."""
+        self._damping = Damping()
         self._removal: asyncio.Future[None] | None = None
         self._tasks = Tasks("catalog")
 
@@ -145,22 +152,47 @@ class Catalog:
         on_given_back(entry)
         return True
 
+    def take_back(self, activation: Activation) -> None:
+        """Its move is being taken back by compare-and-set: until it is decided, the grain does not begin anew here."""
+        self._taking_back[activation.id] = activation
+
+    def is_taking_back(self, grain: GrainId) -> bool:
+        return grain in self._taking_back
+
     def let_go(self, activation: Activation) -> None:
         """The grain will not be given back."""
-        self._frozen.pop(activation.activation_id, None)
+        self._no_longer_frozen(activation)
         activation.instance = None
 
     def readopt(self, activation: Activation) -> bool:
-        """Take back an activation whose move was given back; False where the grain has another one here by now."""
-        self._frozen.pop(activation.activation_id, None)
-        if self._activations.setdefault(activation.id, activation) is not activation:
-            return False
+        """Take back an activation whose move was given back; False where the grain has another one here by now.
+
+        One that only tries to register steps aside: it has lost, since the entry is this one's.
+        """
+        self._no_longer_frozen(activation)
+        waiting: list[Call] = []
+        other = self._activations.get(activation.id)
+        if other is not None:
+            if other.state is not State.REGISTERING:
+                return False
+            waiting = self._remove(other)
+        self._activations[activation.id] = activation
         self._counted(activation.id, 1)
         activation.revive()
+        self.premises.reroute(waiting)
         return True
+
+    def _no_longer_frozen(self, activation: Activation) -> None:
+        self._frozen.pop(activation.activation_id, None)
+        if self._taking_back.get(activation.id) is activation:
+            del self._taking_back[activation.id]
 
     async def _start(self, activation: Activation, expected: Entry | None, trace: str) -> None:
         telemetry = self.premises.telemetry
+        refusal = self._damping.refusal(activation.id, asyncio.get_running_loop().time())
+        if refusal is not None:
+            self.drop(activation, ActivationDamped(*refusal))
+            return
         try:
             if telemetry is None:
                 await self._register_and_open(activation, expected)
@@ -186,6 +218,7 @@ class Catalog:
         if activation.states is not None and not await self._read_states(activation, activation.states):
             return
         await self.run_on_activate(activation, ActivationReason.CALL)
+        self._damping.started(activation.id)
         activation.open()
 
     async def _read_states(self, activation: Activation, states: GrainStates) -> bool:
@@ -226,6 +259,8 @@ class Catalog:
             floor = max(known_epoch, expected.epoch if expected is not None else 0)
             mine = Registration(activation.id, self.me, own_id, expected, floor)
             entry = await self.register(mine, until_answered=False)
+            if self._activations.get(activation.id) is not activation:
+                return entry  # one that was given back has taken its place
             if entry is None:  # the expected row has gone: take the empty place
                 expected = None
             elif entry.silo == self.me and entry.activation != own_id and not self.is_given_back(entry):
@@ -241,25 +276,23 @@ class Catalog:
             until_answered: whether to ask again until there is an answer, since an earlier try may have been carried
                 out.
         """
-        if until_answered:
-            return await self._until_answered(lambda: self._registrar.register(registration))
-        return await self._registrar.register(registration)
-
-    async def look_up(self, grain: GrainId) -> Entry | None:
-        """Who holds the grain's entry, asked for as long as there is no answer."""
-        return await self._until_answered(lambda: self._registrar.lookup(grain))
-
-    async def _until_answered(self, ask: Callable[[], Awaitable[Entry | None]]) -> Entry | None:
-        pause = RETRY_FIRST_S
+        pause, unforeseen = RETRY_FIRST_S, 0
         while True:
             try:
-                return await ask()
-            except Closed:
+                return await self._registrar.register(registration)
+            except (Closed, SiloFenced):
                 raise  # this silo ends
             except (
                 NotExecuted
             ) as error:  # the directory is away, or too busy, or has a row that this release cannot read
+                if not until_answered:
+                    raise
                 log.debug("directory.asked_again", why=str(error))
+            except Exception:
+                unforeseen += 1
+                if not until_answered or unforeseen >= UNFORESEEN_TRIES_MAX:
+                    raise
+                log.exception("directory.failed", grain=str(registration.grain))
             await asyncio.sleep(pause * (0.5 + self._rng.random()))
             pause = min(pause * 2, RETRY_LAST_S)
 
@@ -274,6 +307,9 @@ class Catalog:
             self.reroute_all(activation)
             return
         log.warning("activation.failed", grain=str(activation.id), exc_info=error)
+        if not isinstance(error.__cause__, StorageUnavailable):  # no fault of the grain, and over as soon as it is back
+            why = f"{type(error).__name__}: {error}"
+            self._damping.failed(activation.id, why, asyncio.get_running_loop().time())
         failure = error if isinstance(error, NotExecuted) else activation_failed(activation.id, error)
         if activation.entry is not None:
             await self.unregister(activation.entry)
@@ -391,6 +427,7 @@ class Catalog:
         """Declared dead: give up every activation at once, without hooks and without writing anything."""
         everything = list(self._activations.values())
         self._frozen.clear()
+        self._taking_back.clear()
         for activation in everything:
             self._remove(activation)
         return everything

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from silo.activation.activation import Activation, State, activation_failed
 from silo.directory.addresses import Entry, SiloAddress
 from silo.directory.contract import Registration
-from silo.directory.errors import GrainMoved, SiloError, SiloFenced
+from silo.directory.errors import GrainMoved, MembershipUnavailable, SiloError, SiloFenced
 from silo.instances import parts_of, refusal_to_migrate
 from silo.kinds import OnBusy
 from silo.logs import get_logger
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from silo.telemetry.moves import MoveRecord
 
 log = get_logger(__name__)
+
+MEMBERSHIP_PAUSE_S = 0.2
+"""How long a source that must know who lives waits before it asks the membership table again."""
 
 
 class SourceMove:
@@ -132,7 +135,7 @@ class SourceMove:
         )
 
     def give_up(self, why: str) -> None:
-        """End the move while the grain is still open here: it had better be made anew."""
+        """The step under way cannot be done, whichever it is."""
         if self._core is None:
             self._finish(MoveStatus.ABORTED, why)
         else:
@@ -145,6 +148,7 @@ class SourceMove:
             self._carry_out(self._core.on(event))
 
     def _carry_out(self, orders: Iterable[handover.Order]) -> None:
+        activation = self._activation
         for order in orders:
             if self._record is not None:
                 self._record.on(order)
@@ -163,17 +167,18 @@ class SourceMove:
                     if not self._parts.membership.view.is_dead(self.target):
                         self._parts.links.to(self.target).send(Withdraw(self._number))
                 case handover.Fence(expected):
+                    if activation.state is State.GONE:
+                        self._parts.catalog.take_back(activation)
                     self._spawn(self._fence(expected), "fence")
-                case handover.Look():
-                    self._spawn(self._look(), "look")
                 case handover.Resume(reactivate, why):
                     self._spawn(self._resume(reactivate, why), "resume")
                 case handover.Forward(entry):
                     self._forward(entry)
                 case handover.Discard(entry):
-                    self._parts.catalog.reroute_all(self._activation, entry)
+                    self._parts.catalog.reroute_all(activation, entry)
+                    self._parts.catalog.let_go(activation)
                 case handover.Release():
-                    self._parts.catalog.let_go(self._activation)
+                    self._parts.catalog.let_go(activation)
                 case handover.Finish(status, why):
                     self._finish(status, why)
                 case _:
@@ -191,7 +196,7 @@ class SourceMove:
             self._finish(MoveStatus.NOT_ACTIVE, str(error))
         except Exception as error:
             log.exception("migration.step_failed", grain=str(self._activation.id))
-            self.post(handover.Failed(f"{type(error).__name__}: {error}"))
+            self.give_up(f"{type(error).__name__}: {error}")
 
     def _set_timer(self, timeout_s: float, why: str) -> None:
         self._cancel_timer()
@@ -293,23 +298,30 @@ class SourceMove:
         return True
 
     def _time_drain(self) -> None:
+        self._cancel_timer()
         timeout_s = self._drain_timeout_s
+        loop = asyncio.get_running_loop()
         if self._leave_by is None:
-            self._set_timer(timeout_s, f"its running calls did not end within {timeout_s} s")
+            self._timer = loop.call_later(timeout_s, self._drained_too_late, timeout_s)
         else:
-            self._cancel_timer()
-            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._leave_behind)
+            self._timer = loop.call_later(timeout_s, self._leave_behind)
+
+    def _drained_too_late(self, timeout_s: float) -> None:
+        running = self._activation.busy_with
+        self.post(handover.TimedOut(f"its running calls did not end within {timeout_s} s: {running}"))
 
     def _leave_behind(self) -> None:
         if self._waits_for_calls:
+            running = self._activation.busy_with
             turns = self._activation.leave_behind()
-            log.warning("migration.turns_left_behind", grain=str(self._activation.id), turns=turns)
+            log.warning("migration.turns_left_behind", grain=str(self._activation.id), turns=turns, running=running)
 
     def _treat_running_calls(self) -> None:
         running = self._activation.busy_count
         match self._on_busy:
             case "stay" if running and self._leave_by is None:
-                self.post(handover.Failed(f"it is busy: {running} calls or tasks run, and {self._on_busy_by} stay"))
+                what = f"{running} calls or tasks run ({self._activation.busy_with})"
+                self.post(handover.Failed(f"it is busy: {what}, and {self._on_busy_by} stay"))
             case "interrupt":
                 self._activation.interrupt()
             case _:
@@ -382,10 +394,14 @@ class SourceMove:
         await activation.right.held()
         mine = Registration(activation.id, self._parts.me, activation.activation_id, expected, activation.epoch)
         entry = await self._parts.catalog.register(mine, until_answered=True)
+        while entry is None:  # whoever has removed the row has read in the membership table that its silo is dead
+            try:
+                await self._parts.membership.refresh()
+            except MembershipUnavailable:
+                await asyncio.sleep(MEMBERSHIP_PAUSE_S)
+            else:
+                break
         self.post(handover.Registered(entry))
-
-    async def _look(self) -> None:
-        self.post(handover.Found(await self._parts.catalog.look_up(self._activation.id)))
 
     def _forward(self, entry: Entry) -> None:
         """The frozen instance stays until the target has opened or died; its calls need not wait for that."""
@@ -410,18 +426,18 @@ class SourceMove:
         if activation.has_left_behind:  # what runs on has that instance; turns that begin now must not share it
             await self._rebuild()
             return
-        if activation.states is not None:
-            await activation.states.regain(departed_epoch)
-        if reactivate:
-            activation.state = State.STARTING
-            try:
+        try:
+            if activation.states is not None:
+                await activation.states.regain(departed_epoch)
+            if reactivate:
+                activation.state = State.STARTING
                 await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
-            except SiloFenced:
-                raise
-            except Exception as error:
-                log.warning("migration.reactivation_failed", grain=str(activation.id), exc_info=error)
-                await self._rebuild()
-                return
+        except SiloFenced:
+            raise
+        except Exception as error:
+            log.warning("migration.reactivation_failed", grain=str(activation.id), exc_info=error)
+            await self._rebuild()
+            return
         activation.open()
 
     async def _rebuild(self) -> None:

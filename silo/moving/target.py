@@ -109,7 +109,8 @@ class TargetMove:
     def _activate(self) -> None:
         self._activation.entry = self._core.entry
         self._parts.cache.forget_grain(self._activation.id)
-        if self._activation.kind.hooks.on_activate is None and not self._activation.kind.persistent:
+        kind, right = self._activation.kind, self._activation.right
+        if kind.hooks.on_activate is None and not kind.persistent and right.is_held():
             self.post(handover.Activated())
         else:
             self._spawn(self._run_on_activate, "activate")
@@ -127,6 +128,8 @@ class TargetMove:
                 failure = error
                 log.warning("migration.on_activate_failed", grain=str(self._activation.id), exc_info=error)
             else:
+                # For this word the source lets its instance go: nobody says it whom another may have replaced.
+                await self._activation.right.held()
                 self.post(handover.Activated())
                 return
         self.post(handover.Failed(f"on_activate failed {tries} times: {type(failure).__name__}: {failure}"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import Overloaded
 from silo.routing.call import Call
@@ -23,6 +25,7 @@ class Arrivals:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._calls: dict[tuple[SiloAddress | None, int], Call] = {}
+        self._empty: asyncio.Future[None] | None = None
         self._given_up: dict[tuple[SiloAddress | None, int], None] = {}
         """Calls that were cancelled before they came, oldest first."""
 
@@ -59,7 +62,16 @@ class Arrivals:
         call = self._calls.pop((origin, call_id), None)
         if call is not None:
             self._bytes -= call.size
+            if self._empty is not None and not self._calls and not self._empty.done():
+                self._empty.set_result(None)
         return call
+
+    async def emptied(self) -> None:
+        """Wait until none is here."""
+        while self._calls:
+            if self._empty is None or self._empty.done():
+                self._empty = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._empty)
 
     def give_up(self, origin: SiloAddress | None, call_id: int) -> None:
         """A call is cancelled that is not here: it has ended, or it is still being forwarded and must not run late."""

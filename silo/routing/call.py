@@ -113,6 +113,8 @@ class Call(msgspec.Struct, eq=False):
     path: tuple[tuple[str, int], ...] = ()
     flags: int = 0
     hops: int = 0
+    leg: int = 0
+    """The highest leg of its way that is known here; see `Request.leg`."""
     trace: str = ""
     origin: SiloAddress | None = None
     """The caller's silo, where that is another one than this."""
@@ -229,6 +231,7 @@ class Call(msgspec.Struct, eq=False):
             expected,
             self.trace,
             self.hint,
+            self.leg,
         )
 
     def overdue(self) -> SiloError:

@@ -304,6 +304,8 @@ class Resolver:
         return self._placed(grain, call, entry)
 
     def _placed(self, grain: GrainId, call: Call, expected: Entry | None) -> Destination:
+        if self._catalog.is_taking_back(grain):
+            raise GrainUnplaceable(f"{grain} may come back to {self._me}, whence it had moved to a silo that died")
         if call.is_control:
             return Destination(expected=expected)  # nothing to control: it is not active
         view = self._membership.view

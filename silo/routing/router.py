@@ -55,6 +55,9 @@ log = get_logger(__name__)
 HERE = "here"
 PLACING_SPARE = 256
 """How many placings whose call has ended may stay noted, beyond twice as many as there are open calls."""
+LEGS_PER_TRY = 1_024
+"""By how much the legs of a call's next try begin above: more than one try ever has, so that what is said late of the
+try before is known by it."""
 TRIES_AT_ONCE = 2
 """How often a call that came back is sent again without a pause."""
 
@@ -142,6 +145,10 @@ class Router:
         """Whether calls wait until this grain is found or placed."""
         return self._resolver.is_resolving(grain)
 
+    async def emptied(self) -> None:
+        """Wait until no call of another silo is here: each was answered, or sent on."""
+        await self._arrivals.emptied()
+
     # -------------------------------------------------------------------------------------------------------- decisions
 
     def route(self, call: Call) -> None:
@@ -172,6 +179,11 @@ class Router:
                 if self.book.get(first) is not None
             }
         self._placing[call.grain] = destination, call.id
+
+    def _forget_placings(self, silo: SiloAddress) -> None:
+        for grain, (destination, _) in list(self._placing.items()):
+            if destination.place_on == silo:
+                del self._placing[grain]
 
     def _placing_of(self, call: Call) -> Destination | None:
         """Where a call made here, which is still out, is having the grain activated: a later one follows it there."""
@@ -280,11 +292,12 @@ class Router:
             if isinstance(call.obstacle, NotExecuted):
                 raise call.obstacle
             raise TooManyHops(f"{call.grain}: forwarded {self._limits.hops_max} times; its silo keeps changing")
+        call.leg += 1
         self._arrivals.remove(call.origin, call.id)
         if self._telemetry is not None:
             self._telemetry.forwarded()
         if call.origin is not None and call.origin != silo:
-            self._tell(call.origin, Forwarded(call.id, silo, entry))
+            self._tell(call.origin, Forwarded(call.id, silo, entry, call.leg))
 
     def _depart(self, call: Call, destination: Destination) -> None:
         """Send one call to where its grain was found to be."""
@@ -328,6 +341,7 @@ class Router:
             origin=request.reply_to,
         )
         call.sender_epoch = request.epoch
+        call.leg = request.leg
         if request.reply_to == self.me:  # it came back to its caller's silo, forwarded: its book has it
             own = self.book.get(request.id)
             if own is None:
@@ -365,6 +379,7 @@ class Router:
 
     def _come_home(self, call: Call, request: Request) -> None:
         """A call made here was forwarded back here: its grain has moved to this silo, or shall be activated on it."""
+        call.leg = request.leg
         self._placing.pop(call.grain, None)  # it did not stay where it was sent: neither shall it go there again
         activation = self._catalog.get(call.grain)
         if activation is None:
@@ -402,6 +417,8 @@ class Router:
             call.on_answer(call, Answer.failed(kind_unknown(call.grain, self.me)))
         elif not self._is_active:
             call.on_answer(call, Answer(Outcome.MOVED))
+        elif self._catalog.is_taking_back(call.grain):
+            self._resolver.wait(call)
         else:
             self._here(call, self._catalog.activate(call.grain, kind, expected, call.trace))
 
@@ -436,11 +453,12 @@ class Router:
                     expired = CallExpired(f"{call.grain}.{call.method}: the call was withdrawn before it was started")
                     has_not_started = self._withdraw_here(call)
                     call.on_answer(call, Answer.failed(expired if has_not_started else call.timed_out(str(self.me))))
-            case Forwarded(id=call_id, to=silo, entry=entry):
+            case Forwarded(id=call_id, to=silo, entry=entry, leg=leg):
                 if entry is not None:
                     self._cache.learn(entry)
                 call = self.book.get(call_id)
-                if call is not None and call.target != HERE:
+                if call is not None and leg > call.leg:  # else a silo further on its way has said more already
+                    call.leg = leg
                     call.target = str(silo)
                     call.forwarder = peer
             case Admitted(id=call_id):
@@ -475,8 +493,10 @@ class Router:
         call = self.book.get(reply.id)
         if reply.entry is not None:
             self._cache.learn(reply.entry)
-        if call is None:
-            return  # late: it was cancelled, or its deadline passed
+        if call is None:  # late: it was cancelled, or its deadline passed
+            if self._telemetry is not None:
+                self._telemetry.answered_late()
+            return
         if self._placing:
             self._placing.pop(call.grain, None)
         if reply.outcome == Outcome.MOVED:
@@ -498,6 +518,7 @@ class Router:
             call.on_answer(call, Answer.failed(CallExpired(what)))
             return
         call.tries += 1
+        call.leg = call.tries * LEGS_PER_TRY
         if call.tries > self._limits.tries_max:
             call.on_answer(call, Answer.failed(give_up))
         else:  # whoever sends it back may know more than this silo does; that takes a moment to come round
@@ -547,9 +568,7 @@ class Router:
 
     def on_lost(self, peer: SiloAddress, unsent: Iterable[Frame], unknown: Iterable[Frame], because: str) -> None:
         """A link has ended: what never left is tried again, what may have arrived has an unknown outcome."""
-        for grain, (destination, _) in list(self._placing.items()):
-            if destination.place_on == peer:
-                del self._placing[grain]
+        self._forget_placings(peer)
         retry = list(self._own_calls(unsent))
         not_sent = {call.id for call in retry}
         self._lost_with([call for call in self.book.sent_to(str(peer)) if call.id not in not_sent], peer, because)
@@ -591,6 +610,7 @@ class Router:
         self._going.add(peer)
         self._cache.forget_silo(peer)
         self._unreached.release(peer)
+        self._forget_placings(peer)
 
     def is_going(self, silo: SiloAddress) -> bool:
         """Whether it has said that it will leave, while the view may still call it active."""

@@ -58,6 +58,7 @@ class Instruments:
         self.turn_duration = seconds("silo.calls.turn.duration", "What turns took.")
         self.forwarded = meter.create_counter("silo.calls.forwarded", description="Calls sent on to another silo.")
         self.retried = meter.create_counter("silo.calls.retried", description="Calls sent again that had not run.")
+        self.late = meter.create_counter("silo.calls.late", description="Answers for which nobody waited any more.")
         self.rejected = meter.create_counter("silo.calls.rejected", description="Calls that a full queue refused.")
         self.unknown = meter.create_counter("silo.calls.outcome_unknown", description="Calls that may have run.")
         self.calls_open = meter.create_gauge("silo.calls.open", description="Calls made here and not yet answered.")

@@ -23,7 +23,6 @@ STAGES: Final[dict[type[handover.Order], str]] = {
     handover.Dehydrate: "dehydrate",
     handover.SendOffer: "offer",
     handover.Fence: "fence",
-    handover.Look: "look",
     handover.Forward: "moved",
     handover.Rehydrate: "rehydrate",
     handover.Register: "register",

@@ -117,6 +117,10 @@ class Telemetry:
         """A call of this process is sent again, since it did not run."""
         self._instruments.retried.add(1)
 
+    def answered_late(self) -> None:
+        """An answer came for which nobody waits any more."""
+        self._instruments.late.add(1)
+
     # ------------------------------------------------------------------------------------------------------ activations
 
     @contextmanager

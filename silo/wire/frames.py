@@ -75,6 +75,8 @@ class Request(msgspec.Struct, array_like=True, tag=1):
     """W3C traceparent, or empty."""
     hint: str = ""
     """The name of the silo to place the grain on, should it have to be placed."""
+    leg: int = 0
+    """How often it has been forwarded, whatever `hops` has been given back; a try begins well above the one before."""
 
 
 class Reply(msgspec.Struct, array_like=True, tag=2):
@@ -103,6 +105,8 @@ class Forwarded(msgspec.Struct, array_like=True, tag=4):
     to: SiloAddress
     entry: Entry | None = None
     """The entry that it went by; None where the grain has yet to be activated there."""
+    leg: int = 0
+    """The call's leg from here on: what silos say of one call overtakes each other, and the highest leg is true."""
 
 
 class Admitted(msgspec.Struct, array_like=True, tag=5):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import pytest
 
 from silo.activation.activation import State
+from silo.client import Client
 from silo.directory.errors import GrainMoved, OutcomeUnknown
 from silo.grain import Grain, current_grain, grain, read_only, soft_state
 from silo.migrate import migrate
@@ -18,7 +20,7 @@ from silo.reference import grain_id, with_hint
 from silo.settings import MigrationSettings
 from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Ledger
-from tests.cluster.stage import Stage, gate, say
+from tests.cluster.stage import Stage, gate, pass_by, say
 
 pytestmark = pytest.mark.real
 
@@ -61,6 +63,9 @@ class _Worker(Grain):
         """Nothing beside the soft state."""
 
 
+W = TypeVar("W", bound=_Worker)
+
+
 @grain(kind="worker")
 class Worker(_Worker):
     pass
@@ -76,8 +81,7 @@ class Juggler(_Worker):
 @grain(kind="homebody", on_busy="stay")
 class Homebody(_Worker):
     async def on_migrating(self, notice: MigrationNotice) -> None:
-        say(f"notice of {notice.target}")
-        await gate("noticed")
+        await pass_by(f"notice of {notice.target}")
 
 
 @grain(kind="nervous", on_busy="interrupt")
@@ -88,6 +92,19 @@ class Nervous(_Worker):
 @grain(kind="limited", drain_timeout=0.2)
 class Limited(_Worker):
     pass
+
+
+async def at_work(
+    cluster: Cluster, stage: Stage, kind: type[W], *, opens: str = "go", **settings: Any
+) -> tuple[Client, W, asyncio.Task[str]]:
+    """Two silos, a grain on the first one, and a long call that it runs until the gate of that name opens."""
+    await cluster.start("a", "b", kinds=(kind,), **settings)
+    client = await cluster.client()
+    worker = with_hint(client.grain(kind, "k"), "a")
+    await worker.touch()
+    running = asyncio.create_task(worker.work("long", opens))
+    await stage.heard("long starts at a")
+    return client, worker, running
 
 
 async def test_R419_R459_interleaved_calls_end_first_nothing_starts_meanwhile_and_then_it_is_dehydrated(
@@ -164,12 +181,7 @@ async def test_R449_both_ends_of_a_running_call_may_be_on_the_move(cluster: Clus
 async def test_R443_R450_a_move_whose_drain_takes_too_long_is_aborted_and_all_calls_are_answered_at_the_old_place(
     cluster: Cluster, stage: Stage
 ) -> None:
-    await cluster.start("a", "b", kinds=(Limited,))
-    client = await cluster.client()
-    limited = with_hint(client.grain(Limited, "k"), "a")
-    await limited.touch()
-    running = asyncio.create_task(limited.work("long", "go"))
-    await stage.heard("long starts at a")
+    client, limited, running = await at_work(cluster, stage, Limited)
     moving = asyncio.create_task(client.migrate(limited, to="b"))
     await cluster.draining(limited)
     waiting = asyncio.create_task(limited.touch())
@@ -186,12 +198,9 @@ async def test_R443_R450_a_move_whose_drain_takes_too_long_is_aborted_and_all_ca
 async def test_R450_a_call_that_was_running_when_its_silo_had_to_stop_is_told_so_and_not_left_hanging(
     cluster: Cluster, stage: Stage
 ) -> None:
-    await cluster.start("a", "b", kinds=(Worker,), migration=MigrationSettings(shutdown_timeout_s=0.5))
-    client = await cluster.client()
-    worker = with_hint(client.grain(Worker, "k"), "a")
-    await worker.touch()
-    running = asyncio.create_task(worker.work("endless", "never"))
-    await stage.heard("endless starts at a")
+    _, worker, running = await at_work(
+        cluster, stage, Worker, opens="never", migration=MigrationSettings(shutdown_timeout_s=0.5)
+    )
     started = asyncio.get_running_loop().time()
     stopping = asyncio.create_task(cluster.stop("a"))
     with pytest.raises(OutcomeUnknown):
@@ -311,12 +320,7 @@ async def test_R470_a_silo_that_stops_waits_for_calls_that_end_in_time_though_th
 async def test_R442_a_kind_that_says_interrupt_moves_at_once_and_the_callers_do_not_know_how_it_ended(
     cluster: Cluster, stage: Stage
 ) -> None:
-    await cluster.start("a", "b", kinds=(Nervous,))
-    client = await cluster.client()
-    nervous = with_hint(client.grain(Nervous, "k"), "a")
-    await nervous.touch()
-    running = asyncio.create_task(nervous.work("long", "never"))
-    await stage.heard("long starts at a")
+    client, nervous, running = await at_work(cluster, stage, Nervous, opens="never")
     waiting = asyncio.create_task(nervous.touch())
     await cluster.queued(nervous, 1)
     assert (await client.migrate(nervous, to="b")).moved
@@ -423,17 +427,13 @@ async def test_R453_the_notice_comes_before_new_calls_are_held_and_lets_long_wor
 async def test_R458_stay_a_grain_that_is_still_busy_after_the_notice_stays_and_its_queue_goes_on(
     cluster: Cluster, stage: Stage
 ) -> None:
-    await cluster.start("a", "b", kinds=(Homebody,))
-    client = await cluster.client()
-    homebody = with_hint(client.grain(Homebody, "k"), "a")
-    await homebody.touch()
-    running = asyncio.create_task(homebody.work("long", "go"))
-    await stage.heard("long starts at a")
+    client, homebody, running = await at_work(cluster, stage, Homebody)
     waiting = asyncio.create_task(homebody.touch())
     await cluster.queued(homebody, 1)
+    stage.stop_at("notice of b")
     moving = asyncio.create_task(client.migrate(homebody, to="b"))
-    await stage.heard("notice of b")
-    stage.gate("noticed").open()
+    await stage.stopped("notice of b")
+    stage.gate("notice of b").open()
     outcome = await moving
     assert outcome.status is MoveStatus.ABORTED
     assert "busy" in outcome.why
@@ -442,17 +442,13 @@ async def test_R458_stay_a_grain_that_is_still_busy_after_the_notice_stays_and_i
 
 
 async def test_R458_stay_a_grain_whose_calls_end_during_the_notice_moves(cluster: Cluster, stage: Stage) -> None:
-    await cluster.start("a", "b", kinds=(Homebody,))
-    client = await cluster.client()
-    homebody = with_hint(client.grain(Homebody, "k"), "a")
-    await homebody.touch()
-    running = asyncio.create_task(homebody.work("long", "go"))
-    await stage.heard("long starts at a")
+    client, homebody, running = await at_work(cluster, stage, Homebody)
+    stage.stop_at("notice of b")
     moving = asyncio.create_task(client.migrate(homebody, to="b"))
-    await stage.heard("notice of b")
+    await stage.stopped("notice of b")
     stage.gate("go").open()
     assert await running == "a"
-    stage.gate("noticed").open()
+    stage.gate("notice of b").open()
     assert (await moving).moved
 
 
@@ -472,7 +468,6 @@ async def test_R458_an_order_says_how_to_treat_running_calls_whatever_the_kind_s
     assert (interrupts.status, interrupts.on_busy) == (MoveStatus.MOVED, "interrupt")
     with pytest.raises(OutcomeUnknown, match="interrupted"):
         await running
-    stage.gate("noticed").open()
     homebody = with_hint(client.grain(Homebody, "k"), "a")
     await homebody.touch()
     running = asyncio.create_task(homebody.work("home", "go"))
@@ -486,12 +481,7 @@ async def test_R458_an_order_says_how_to_treat_running_calls_whatever_the_kind_s
 
 
 async def test_R442_a_second_order_may_interrupt_what_the_first_one_waits_for(cluster: Cluster, stage: Stage) -> None:
-    await cluster.start("a", "b", kinds=(Worker,))
-    client = await cluster.client()
-    worker = with_hint(client.grain(Worker, "k"), "a")
-    await worker.touch()
-    running = asyncio.create_task(worker.work("long", "never"))
-    await stage.heard("long starts at a")
+    client, worker, running = await at_work(cluster, stage, Worker, opens="never")
     first = asyncio.create_task(client.migrate(worker, to="b"))
     await cluster.draining(worker)
     second = await client.migrate(worker, to="b", on_busy="interrupt")
@@ -657,12 +647,7 @@ class Pair(Grain):
 async def test_a_caller_that_gives_up_while_the_grain_drains_takes_its_call_out_of_the_queue(
     cluster: Cluster, stage: Stage
 ) -> None:
-    await cluster.start("a", "b", kinds=(Worker,))
-    client = await cluster.client()
-    worker = with_hint(client.grain(Worker, "k"), "a")
-    await worker.touch()
-    running = asyncio.create_task(worker.work("long", "go"))
-    await stage.heard("long starts at a")
+    client, worker, running = await at_work(cluster, stage, Worker)
     moving = asyncio.create_task(client.migrate(worker, to="b"))
     await cluster.draining(worker)
     waiting = asyncio.create_task(worker.work("late", "go"))

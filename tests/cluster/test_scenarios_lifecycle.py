@@ -13,7 +13,15 @@ import pytest
 
 from silo.activation.activation import Activation
 from silo.activation.catalog import Catalog
-from silo.directory.errors import ActivationFailed, GrainMoved, InvalidGrain, InvalidSettings, SiloError
+from silo.activation.damping import FREE_TRIES, PAUSE_FIRST_S, PAUSE_LAST_S
+from silo.directory.errors import (
+    ActivationDamped,
+    ActivationFailed,
+    GrainMoved,
+    InvalidGrain,
+    InvalidSettings,
+    SiloError,
+)
 from silo.grain import Grain, grain
 from silo.migration.lifecycle import ActivationReason, DeactivationReason
 from silo.reference import grain_id, with_hint, with_timeout
@@ -275,12 +283,44 @@ async def test_S062_a_grain_that_fails_to_start_is_tried_again_by_calls_alone_an
         began = loop.time()
         assert await silos[0].grain(Phoenix, "sound").work()
         slowest = max(slowest, loop.time() - began)
-        assert {type(each) for each in await asyncio.gather(*calls, return_exceptions=True)} == {ActivationFailed}
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(each) for each in ended} <= {ActivationFailed, ActivationDamped}
     tried = len(stage.lines)
     assert tried <= 50 * len(silos) + 2
     await asyncio.sleep(60.0)
     assert len(stage.lines) == tried
     assert slowest < 0.05
+
+
+async def test_S062_a_grain_that_fails_again_and_again_is_tried_less_and_less_and_says_when_next(
+    cluster: Cluster, stage: Stage
+) -> None:
+    silos = await cluster.start("a", "b", kinds=(Sick, Phoenix))
+    sick = with_hint(silos[0].grain(Sick, "always error"), "b")
+    loop = asyncio.get_running_loop()
+    ends_at, damped = loop.time() + 30.0, 0
+    while loop.time() < ends_at:
+        began = loop.time()
+        with pytest.raises(ActivationFailed) as failed:
+            await sick.turn()
+        if isinstance(failed.value, ActivationDamped):
+            damped += 1
+            assert 0.0 < failed.value.retry_after_s <= PAUSE_LAST_S
+            assert loop.time() - began < 0.05
+        await asyncio.sleep(0.01)
+    assert damped > 1000
+    assert 6 < len(stage.lines) <= FREE_TRIES + math.log2(PAUSE_LAST_S / PAUSE_FIRST_S) + 30.0 / PAUSE_LAST_S + 2
+    assert await with_hint(silos[0].grain(Phoenix, "sound"), "b").work()
+
+
+async def test_S062_one_start_that_succeeds_forgives_all_that_failed(cluster: Cluster, stage: Stage) -> None:
+    (silo,) = await cluster.start("a", kinds=(Sick,))
+    sick = silo.grain(Sick, "error")
+    for _ in range(FREE_TRIES):
+        with pytest.raises(ActivationFailed):
+            await sick.turn()
+    assert await sick.turn() == "a"
+    assert len(vars(silo.runtime.catalog)["_damping"]) == 0
 
 
 # ---------------------------------------------------------------------------------------------------------- idle grains

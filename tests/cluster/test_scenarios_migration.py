@@ -90,7 +90,7 @@ async def test_S001_a_move_behind_an_endless_turn_is_given_up_and_the_grain_stay
     began = asyncio.get_running_loop().time()
     outcome = await moving
     assert outcome.status is MoveStatus.ABORTED
-    assert outcome.why == "its running calls did not end within 2.0 s"
+    assert outcome.why == "its running calls did not end within 2.0 s: hang"
     assert asyncio.get_running_loop().time() - began < 2.5
     ended = await asyncio.gather(*impatient, return_exceptions=True)
     assert {type(each) for each in ended} <= {CallExpired, CallTimeout}

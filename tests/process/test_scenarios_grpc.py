@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from silo.client import Client
+from silo.directory.errors import ClientMisused
 from tests.process.grains import Counter
 from tests.process.stage import Stage
 
@@ -48,7 +49,8 @@ async def test_S113_a_client_that_is_used_on_another_loop_raises_and_goes_on_on_
         await stage.start("silo-1")
         async with stage.client() as client:
             assert await client.grain(Counter, "k").read() == 0
-            with pytest.raises(RuntimeError, match="loop"):
+            with pytest.raises(ClientMisused, match="another event loop"):
                 await asyncio.to_thread(misuse, client)
+            assert len(vars(client)["_book"]) == 0  # nothing was sent
             async with asyncio.timeout(WITHIN_S):
                 assert await client.grain(Counter, "k").read() == 0

@@ -124,6 +124,8 @@ def _arriving(world: World, found: Found) -> Iterator[Step]:
     if silo in world.hosting:
         yield f"the call comes to the {name}", True, with_call(world, Stage.QUEUED, silo)
     elif silo == TARGET:
+        if world.has_failed and world.row is not None and world.row.silo == TARGET:
+            yield from taken_over(world, world.row)  # it is named, and has given up: the grain begins anew
         yield "the call finds nothing at the target", True, with_call(world, Stage.SEEKING)
     elif world.row is not None and world.row.silo == SOURCE:
         woken = found(world)

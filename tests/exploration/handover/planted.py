@@ -48,6 +48,27 @@ class ResumesWhenTheTargetDies(Source):
         return Source.on(self, event)
 
 
+class LetsGoWhenTheTargetDies(Source):
+    def on(self, event: h.Event) -> list[h.Order]:
+        if self.phase is SourcePhase.MOVED and isinstance(event, h.PeerDied):
+            return self._done(h.Release(), h.Finish(MoveStatus.MOVED))
+        return Source.on(self, event)
+
+
+class LetsGoWhenTheRowIsSwept(Source):
+    def on(self, event: h.Event) -> list[h.Order]:
+        if self.phase is SourcePhase.PARTING and isinstance(event, h.Registered) and event.entry is None:
+            return self._yielded(None, "the row is gone")
+        return Source.on(self, event)
+
+
+class WaitsForTheDirectoryThatFailed(Source):
+    def on(self, event: h.Event) -> list[h.Order]:
+        if self.phase in (SourcePhase.FENCING, SourcePhase.PARTING) and isinstance(event, h.Failed):
+            return []
+        return Source.on(self, event)
+
+
 class BelievesAnOldRow(Source):
     def on(self, event: h.Event) -> list[h.Order]:
         if self.phase is SourcePhase.MOVED and isinstance(event, h.Found) and event.entry == OFFERED:
@@ -140,10 +161,23 @@ CRASH = Bounds(crashes=1)
 
 PLANTED = (
     Planted("the source resumes in doubt", Play(ResumesInDoubt), QUIET, "two activations|is open under"),
-    Planted("the source lets go when the link is lost", Play(ReleasesOnALostLink), LOSS, "nobody has the grain"),
-    Planted("the source lets go when it loses the fence", Play(ReleasesWhenItLosesTheFence), QUIET, "nobody has the"),
+    Planted("the source lets go when the link is lost", Play(ReleasesOnALostLink), LOSS, "has not opened"),
+    Planted("the source lets go when it loses the fence", Play(ReleasesWhenItLosesTheFence), QUIET, "has not opened"),
     Planted("the source resumes though it lost the fence", Play(ResumesThoughItLostTheFence), QUIET, "is open under"),
     Planted("the source resumes when the target dies", Play(ResumesWhenTheTargetDies), CRASH, "is open"),
+    Planted("the source lets go when the target dies", Play(LetsGoWhenTheTargetDies), CRASH, "target has not opened"),
+    Planted(
+        "the source lets go when the row of the dead is swept",
+        Play(LetsGoWhenTheRowIsSwept),
+        Bounds(crashes=1, sweeps=1),
+        "nobody else has the grain",
+    ),
+    Planted(
+        "the source waits for a directory that has failed",
+        Play(WaitsForTheDirectoryThatFailed),
+        Bounds(failures=1),
+        "waits for ever",
+    ),
     Planted("the source believes a row from before the move", Play(BelievesAnOldRow), QUIET, "is open under"),
     Planted("the source does not heed the target's death", Play(ForgetsToLookBeforeItLetsGo), CRASH, "waits for ever"),
     Planted("the source serves on under an old epoch", Play(ForgetsTheEpochItWasGiven), QUIET, "is open under"),
@@ -167,7 +201,7 @@ PLANTED = (
         "the target says that it is open before it is",
         Play(target=SaysTooEarlyThatItIsOpen),
         QUIET,
-        "without the grain's state|nobody has the grain|named by",
+        "without the grain's state|has not opened|named by",
     ),
     Planted("the target says nothing again", Play(says_again=False), LOSS, "waits for ever"),
 )

@@ -127,16 +127,18 @@ class Play:
                 case h.Fence(expected):
                     mine = Entry(GRAIN, SOURCE, OLD, 0)
                     world = ask_directory(world, Ask(SOURCE, expected, mine, move=world.move))
-                case h.Look():
-                    world = ask_directory(world, Ask(SOURCE, is_look=True, move=world.move))
                 case h.Resume(reactivate):
                     world = world.with_(hosting=world.hosting | {SOURCE})
                     world = self._begin(world, SOURCE, Work.REACTIVATE) if reactivate else opened(world, SOURCE)
                 case h.Forward():
                     world = forwarded(world.with_(hosting=world.hosting - {SOURCE}))
                 case h.Release():
+                    if not world.opened_there:
+                        raise Violation("the source lets its state go, and the target has not opened")
                     world = world.with_(has_state=world.has_state - {SOURCE})
                 case h.Discard():
+                    if not (world.taken_over or world.has_failed or SOURCE in world.fenced):
+                        raise Violation("the source lets its state go, and nobody else has the grain")
                     gone = world.with_(hosting=world.hosting - {SOURCE}, has_state=world.has_state - {SOURCE})
                     world = sought_again(gone, SOURCE)
                 case h.Finish():
@@ -161,6 +163,7 @@ class Play:
                     world = self._begin(world, TARGET, Work.ACTIVATE)
                 case h.Open():
                     world = opened(world, TARGET)
+                    world = world.with_(opened_there=TARGET in world.serving)
                 case h.GiveBack():
                     assert world.target is not None
                     entry: Entry = world.target[TARGET_ENTRY]
@@ -222,6 +225,8 @@ class Play:
                     yield "the source has activated it again", True, opened(rest, SOURCE)
                 case Work.DRAIN if world.call.stage is Stage.RUNNING and world.call.at == SOURCE:
                     pass
+                case Work.ACTIVATE if TARGET in world.fenced:
+                    pass  # it opens, and says so, only while it has the right to start turns
                 case _:
                     on = self.on_source if silo == SOURCE else self._on_target
                     for event in RESULTS[work]:
@@ -273,6 +278,7 @@ class Play:
                     target_move=message.move,
                     has_state=world.has_state | {TARGET},
                     hosting=world.hosting | {TARGET},
+                    work=tuple(each for each in world.work if each[0] != TARGET),  # an earlier arrival is over
                 )
                 yield f"{message.name} {how}", must, self._obey_target(world, orders)
             case _ if message.move == world.target_move:
@@ -305,11 +311,21 @@ class Play:
                     yield f"the directory's answer to {ask.owner.endpoint} is lost, and it asks again", False, lost
                 continue
             row, epoch = carry_out(ask, world.row, world.epoch)
-            done = rest.with_(row=row, epoch=epoch)
+            is_taken = row is not None and row.silo == THIRD
+            done = rest.with_(row=row, epoch=epoch, taken_over=world.taken_over or is_taken)
             if ask.owner in world.crashed - world.fenced:
                 yield f"the {ask.name} of {ask.owner.endpoint}, which is dead, arrives", True, done
                 yield f"the {ask.name} of {ask.owner.endpoint}, which is dead, is lost", True, rest
             else:
+                if world.left.failures and ask.owner != THIRD:
+                    left = msgspec.structs.replace(world.left, failures=world.left.failures - 1)
+                    for carried, what in ((rest, "before"), (done, "after")):
+                        failing = carried.with_(left=left, has_failed=True)
+                        yield (
+                            f"the directory fails {ask.owner.endpoint} for good, {what} its write",
+                            False,
+                            self._told(failing, ask, h.Failed(BECAUSE)),
+                        )
                 asked = msgspec.structs.replace(ask, carried_out=True, answer=row)
                 yield f"the {ask.name} of {ask.owner.endpoint} arrives", True, done.with_(asks=(*rest.asks, asked))
         if self._is_frozen(world):
@@ -326,7 +342,11 @@ class Play:
                     has_state=world.has_state | {THIRD},
                 )
             return world
-        event = h.Found(ask.answer) if ask.is_look else h.Registered(ask.answer)
+        if ask.owner == SOURCE and ask.answer is None and SOURCE in world.unnoticed_death:
+            world = self._source_hears_of_death(world)  # it reads the table: whoever swept the row has it from there
+        return self._told(world, ask, h.Registered(ask.answer))
+
+    def _told(self, world: World, ask: Ask, event: h.Event) -> World:
         if ask.owner == TARGET:
             return self._on_target(world, event)
         return self.on_source(world, event) if ask.move == world.move else world
@@ -337,7 +357,8 @@ class Play:
 
     @staticmethod
     def _is_frozen(world: World) -> bool:
-        return world.source is not None and world.source[SOURCE_PHASE] is SourcePhase.MOVED
+        phases = (SourcePhase.MOVED, SourcePhase.PARTING)
+        return world.source is not None and world.source[SOURCE_PHASE] in phases and SOURCE not in world.hosting
 
     def _losses_are_noticed(self, world: World) -> Iterator[Step]:
         if SOURCE in world.unnoticed_loss:
@@ -356,15 +377,26 @@ class Play:
             if silo in world.fenced:
                 yield f"the {silo.endpoint} hears that it was declared dead", True, crash(world, silo, other)
         for silo in world.unnoticed_death:
-            rest = world.with_(unnoticed_death=world.unnoticed_death - {silo}, knows_death=world.knows_death | {silo})
             if silo == SOURCE:
-                rest = rest.with_(to_source=(), late_to_source=(), unnoticed_loss=rest.unnoticed_loss - {SOURCE})
-                yield "the source hears that the target is dead", True, self.on_source(rest, h.PeerDied(BECAUSE))
+                yield "the source hears that the target is dead", True, self._source_hears_of_death(world)
             else:
+                rest = world.with_(
+                    unnoticed_death=world.unnoticed_death - {TARGET}, knows_death=world.knows_death | {TARGET}
+                )
                 rest = rest.with_(
                     to_target=(), late_to_target=(), limbo=(), said=(), unnoticed_loss=rest.unnoticed_loss - {TARGET}
                 )
                 yield "the target hears that the source is dead", True, self._on_target(rest, h.PeerDied(BECAUSE))
+
+    def _source_hears_of_death(self, world: World) -> World:
+        rest = world.with_(
+            unnoticed_death=world.unnoticed_death - {SOURCE},
+            knows_death=world.knows_death | {SOURCE},
+            to_source=(),
+            late_to_source=(),
+            unnoticed_loss=world.unnoticed_loss - {SOURCE},
+        )
+        return self.on_source(rest, h.PeerDied(BECAUSE))
 
     def _moves_again(self, world: World) -> Iterator[Step]:
         if not (world.left.moves and SOURCE in world.serving and world.source is not None):
@@ -377,6 +409,7 @@ class Play:
         begun = world.with_(
             source=values_of(core),
             move=move,
+            opened_there=False,
             work=tuple(
                 each for each in world.work if each[0] != SOURCE
             ),  # what an earlier move waited for it waits alone

@@ -17,6 +17,8 @@ SHORT = {
     "a verdict on one that lives": Bounds(verdicts=1, calls=1),
     "a move after one that was taken back": Bounds(moves=1),
     "another target, twice": Bounds(retargets=2, calls=1),
+    "the directory fails, a call": Bounds(failures=1, calls=1),
+    "a crash, the directory fails": Bounds(crashes=1, failures=1),
 }
 """In seconds, by the tests."""
 
@@ -38,5 +40,7 @@ LONG = {
     "a move after one that was taken back, a crash": Bounds(moves=1, crashes=1),
     "a crash of the caller, a lost link": Bounds(caller_crashes=1, link_losses=1, calls=1),
     "another target, a lost link": Bounds(retargets=1, link_losses=1, calls=1),
+    "a lost link, the directory fails twice, a call": Bounds(link_losses=1, failures=2, calls=1),
+    "a crash, a lost link, the row swept, a call": Bounds(crashes=1, link_losses=1, sweeps=1, calls=1),
 }
 """In minutes, by `python -m tests.exploration.handover`."""

@@ -20,13 +20,13 @@ TOLD: dict[SourcePhase | TargetPhase, set[str]] = {
     S.DEACTIVATING: {"Deactivated", "Failed", "PeerLost", "PeerDied"},
     S.DEHYDRATING: {"Dehydrated", "Failed", "PeerLost", "PeerDied"},
     S.OFFERED: {"OfferAnswered", "TimedOut", "PeerLost", "PeerDied"},
-    S.FENCING: {"OfferAnswered", "Registered", "PeerLost", "PeerDied"},
+    S.FENCING: {"OfferAnswered", "TargetOpened", "Registered", "Failed", "PeerLost", "PeerDied"},
     S.MOVED: {"TargetOpened", "Found", "PeerLost", "PeerDied"},
-    S.PARTING: {"Found"},
+    S.PARTING: {"Registered", "Found", "Failed"},
     T.REHYDRATING: {"Rehydrated", "Failed", "Withdrawn", "PeerLost", "PeerDied"},
-    T.REGISTERING: {"Registered", "Withdrawn", "PeerLost", "PeerDied"},
+    T.REGISTERING: {"Registered", "Failed", "Withdrawn", "PeerLost", "PeerDied"},
     T.STARTING: {"Activated", "Failed", "Withdrawn", "PeerLost", "PeerDied"},
-    T.RETURNING: {"Registered", "PeerLost", "PeerDied"},
+    T.RETURNING: {"Registered", "Failed", "PeerLost", "PeerDied"},
 }
 """What the exploration has to tell the cores, and in which phase, if it is to mean anything."""
 
@@ -46,6 +46,7 @@ def test_R430_the_exploration_tells_each_side_of_everything_in_every_phase() -> 
     for bounds in (
         SHORT["a crash, a lost link"],
         SHORT["another target, twice"],
+        SHORT["a crash, the directory fails"],
         LONG["two crashes, a call, the row swept"],
     ):
         explore(play, bounds)

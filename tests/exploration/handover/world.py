@@ -64,19 +64,18 @@ class Work(enum.IntEnum):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One request to the directory: a compare-and-set, a look, or the removal of a dead silo's row."""
+    """One request to the directory: a compare-and-set, or the removal of a dead silo's row."""
 
     owner: SiloAddress
     expected: Entry | None = None
     new: Entry | None = None
-    is_look: bool = False
     answer: Entry | None = None
     carried_out: bool = False
     move: int = 1
 
     @property
     def name(self) -> str:
-        return "look" if self.is_look else "sweep" if self.new is None else "compare-and-set"
+        return "sweep" if self.new is None else "compare-and-set"
 
 
 class Stage(enum.IntEnum):
@@ -113,6 +112,8 @@ class Bounds(msgspec.Struct, frozen=True):
     link_losses: int = 0
     answer_losses: int = 0
     """The directory's answer is lost, after its write or before the next."""
+    failures: int = 0
+    """The directory fails source or target for good, in a way that nobody foresaw, before its write or after."""
     sweeps: int = 0
     """The row of a dead silo is removed."""
     caller_crashes: int = 0
@@ -160,6 +161,12 @@ class World(msgspec.Struct, frozen=True):
     knows_death: frozenset[SiloAddress] = frozenset()
     call: Call = Call()
     left: Bounds = Bounds()
+    opened_there: bool = False
+    """Whether the target has opened in the present move."""
+    taken_over: bool = False
+    """Whether the third silo has taken the grain over."""
+    has_failed: bool = False
+    """Whether the directory has failed somebody for good."""
     has_faults: bool = False
     """Whether a silo has crashed or a link been lost: a call may be told of it then."""
 
@@ -174,7 +181,7 @@ TARGET_ACTIVATION, TARGET_OFFERED, TARGET_PHASE, TARGET_ENTRY = 1, 2, 3, 4
 
 def carry_out(ask: Ask, row: Entry | None, epoch: int) -> tuple[Entry | None, int]:
     """What the directory does with a request: the row afterwards, and the bucket's counter."""
-    if ask.is_look or row != ask.expected:
+    if row != ask.expected:
         return row, epoch
     if ask.new is None:
         return None, epoch
@@ -193,11 +200,12 @@ def check(world: World) -> None:
             raise Violation(f"{silo} is open without the grain's state")
     if world.call.runs > 1:
         raise Violation("the call ran twice")
-    if world.row is not None and world.row.silo == TARGET and not world.hosting | world.crashed >= {TARGET}:
+    is_unknown = world.row is not None and world.row.silo == TARGET and not world.hosting | world.crashed >= {TARGET}
+    if is_unknown and not world.has_failed:
         raise Violation("the target is named by the directory, and knows nothing of the grain")
     if any(ask.name == "sweep" and ask.owner != THIRD for ask in world.asks):
         raise Violation("a move deletes the row")
-    if THIRD in world.serving and not world.crashed:
+    if THIRD in world.serving and not world.crashed and not world.has_failed:
         raise Violation("the grain starts without its state, and nobody has crashed")
 
 
@@ -220,8 +228,8 @@ def check_end(world: World) -> None:
         raise Violation(f"the call is lost, {call.stage.name.lower()}")
     if call.stage is Stage.ENDED and call.answer != "value" and not world.has_faults and not call.caller_gone:
         raise Violation(f"the call ended as {call.answer}, though nothing has crashed and no link was lost")
-    if world.serving:
-        return
+    if world.serving or world.has_failed:
+        return  # the next call to one who is named, and has nothing, replaces the row
     if not world.crashed:
         raise Violation(f"nobody crashed, and nobody has the grain; the directory says {world.row}")
     if world.row is None or world.row.silo in world.crashed:

@@ -246,7 +246,9 @@ class TestServerFaults:
         await server.config_set("maxclients", 1)  # the operator's own
         late = RedisDirectory.at(own_redis_server.url, "here")
         async with asyncio.timeout(GIVEN_UP_WITHIN_S):
-            with pytest.raises(DirectoryUnavailable, match="max number of clients|Connection lost"):  # whichever comes first
+            with pytest.raises(
+                DirectoryUnavailable, match="max number of clients|Connection lost"
+            ):  # whichever comes first
                 await late.lookup([ADA])
         await server.config_set("maxclients", 100)
         assert await late.lookup([ADA]) == [None]

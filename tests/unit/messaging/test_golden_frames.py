@@ -75,7 +75,7 @@ FRAMES: dict[str, Frame] = {
     "reply": Reply(1, Outcome.VALUE, b"\x01", 1),
     "reply_moved": Reply(1, Outcome.MOVED, entry=ENTRY),
     "cancel": Cancel(1, GRAIN, ONE),
-    "forwarded": Forwarded(1, ONE, ENTRY),
+    "forwarded": Forwarded(1, ONE, ENTRY, 2),
     "forwarded_to_be_placed": Forwarded(1, TWO),
     "admitted": Admitted(1, GRAIN),
     "claim": Claim(1, GRAIN, 2.5),
@@ -142,6 +142,15 @@ def test_a_message_of_a_newer_version_is_read_without_its_surplus_fields(name: s
     if isinstance(known, Batch):
         fields[4] = [[*frame, "surplus"] for frame in fields[4]]
     assert message_decoder.decode(msgspec.msgpack.encode(fields)) == known
+
+
+@pytest.mark.parametrize("name", ["request", "request_full", "forwarded", "forwarded_to_be_placed"])
+def test_a_frame_of_a_version_before_legs_is_read_as_on_its_first(name: str) -> None:
+    golden = bytes.fromhex((GOLDEN / f"batch_{name}_before_legs.hex").read_text())
+    read = message_decoder.decode(golden)
+    assert isinstance(read, Batch)
+    assert [getattr(frame, "leg", None) for frame in read.frames] == [0]
+    assert read.frames == tuple(msgspec.structs.replace(FRAMES[name], leg=0) for _ in read.frames)
 
 
 def test_every_kind_of_frame_has_a_fixture() -> None:

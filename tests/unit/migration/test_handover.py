@@ -48,7 +48,7 @@ EVENTS: dict[str, h.Event] = {
 S, T = SourcePhase, TargetPhase
 REFUSED = ("Finish", S.DONE)
 RESUMED = ("Resume Finish", S.DONE)
-RELEASED = ("Release Finish", S.DONE)
+YIELDED = ("Discard Finish", S.DONE)
 
 SOURCE_TABLE: dict[SourcePhase, dict[str, tuple[str, SourcePhase]]] = {
     S.ASKING: {
@@ -93,27 +93,25 @@ SOURCE_TABLE: dict[SourcePhase, dict[str, tuple[str, SourcePhase]]] = {
         "taken": ("Forward", S.MOVED),
         "own again": RESUMED,
         "held by target": ("Forward", S.MOVED),
-        "held by others": ("Discard Finish", S.DONE),
-        "no row": ("Discard Finish", S.DONE),
+        "held by others": YIELDED,
+        "no row": YIELDED,
+        "failed": YIELDED,
     },
     S.MOVED: {
-        "opened": RELEASED,
+        "opened": ("Release Finish", S.DONE),
         "given back": RESUMED,
-        "not given back": RELEASED,
+        "not given back": ("Fence", S.PARTING),
         "own again": RESUMED,
         "found own": RESUMED,
-        "peer died": ("Look", S.PARTING),
+        "peer died": ("Fence", S.PARTING),
     },
     S.PARTING: {
-        "opened": RELEASED,
-        "given back": RESUMED,
-        "not given back": RELEASED,
         "own again": RESUMED,
         "found own": RESUMED,
-        "found as offered": RELEASED,
-        "found target": RELEASED,
-        "found others": RELEASED,
-        "found none": RELEASED,
+        "held by target": ("Fence", S.PARTING),
+        "no row": ("Fence", S.PARTING),
+        "held by others": YIELDED,
+        "failed": YIELDED,
     },
     S.DONE: {},
 }
@@ -132,6 +130,7 @@ TARGET_TABLE: dict[TargetPhase, dict[str, tuple[str, TargetPhase]]] = {
         "own again": DISCARDED,
         "held by others": DISCARDED,
         "no row": DISCARDED,
+        "failed": ("SendOfferAnswer SendOpened Discard", T.DONE),
     },
     T.STARTING: {
         "activated": ("Open SendOpened", T.DONE),
@@ -143,6 +142,7 @@ TARGET_TABLE: dict[TargetPhase, dict[str, tuple[str, TargetPhase]]] = {
         "held by target": ("SendOpened Discard", T.DONE),
         "held by others": ("SendOpened Discard", T.DONE),
         "no row": ("SendOpened Discard", T.DONE),
+        "failed": ("SendOpened Discard", T.DONE),
     },
     T.DONE: {},
 }
@@ -153,7 +153,8 @@ def names(orders: list[h.Order]) -> str:
 
 
 def source(phase: SourcePhase) -> Source:
-    return Source(OFFERED, NEW, phase, agreed=phase is not S.ASKING)
+    moved_to = THEIRS if phase in (S.MOVED, S.PARTING) else None
+    return Source(OFFERED, NEW, phase, agreed=phase is not S.ASKING, moved_to=moved_to)
 
 
 @pytest.mark.parametrize("phase", S)
@@ -240,11 +241,43 @@ def test_a_row_that_is_gone_stays_so_where_the_target_may_have_opened_before() -
     assert orders[-1].status is MoveStatus.LOST
 
 
-def test_the_source_of_a_target_that_committed_and_died_looks_once_more_before_it_lets_go() -> None:
+def test_the_source_of_a_target_that_committed_and_died_takes_the_entry_back_from_the_dead() -> None:
+    core = source(S.MOVED)
+    assert core.on(h.PeerDied("dead")) == [h.Fence(THEIRS)]
+    assert core.on(h.Registered(BACK)) == [h.Resume(True, "dead"), h.Finish(MoveStatus.ABORTED, "dead")]
+    assert core.entry == BACK
+
+
+def test_a_commit_that_is_learnt_of_after_the_targets_death_is_taken_back_at_once() -> None:
     core = source(S.OFFERED)
     core.on(h.PeerDied("dead"))
-    assert core.on(h.Registered(THEIRS)) == [h.Forward(THEIRS), h.Look()]
-    assert core.on(h.Found(THEIRS)) == [h.Release(), h.Finish(MoveStatus.MOVED)]
+    assert core.on(h.Registered(THEIRS)) == [h.Fence(THEIRS)]
+    assert names(core.on(h.Registered(BACK))) == "Resume Finish"
+
+
+@pytest.mark.parametrize("gone", ["peer died", "not given back"])
+def test_the_source_of_a_target_that_is_gone_takes_a_swept_row_and_yields_to_whoever_was_first(gone: str) -> None:
+    core = source(S.MOVED)
+    core.on(EVENTS[gone])
+    assert core.on(h.Registered(None)) == [h.Fence(None)]
+    discarded, finished = core.on(h.Registered(OTHERS))
+    assert isinstance(discarded, h.Discard)
+    assert isinstance(finished, h.Finish)
+    assert (discarded.entry, finished.status) == (OTHERS, MoveStatus.LOST)
+
+
+def test_a_source_that_is_told_while_it_fences_that_the_target_let_go_takes_the_entry_from_it() -> None:
+    core = source(S.OFFERED)
+    core.on(EVENTS["lost"])
+    assert core.on(EVENTS["not given back"]) == []
+    assert core.on(h.Registered(THEIRS)) == [h.Fence(THEIRS)]
+
+
+def test_a_source_that_hears_while_it_fences_that_the_target_is_open_takes_nothing_from_it() -> None:
+    core = source(S.OFFERED)
+    core.on(h.TimedOut("late"))
+    core.on(EVENTS["opened"])
+    assert core.on(h.Registered(THEIRS)) == [h.Forward(THEIRS)]
 
 
 # Holes that the explorer found in earlier forms of the protocol: each is a story that ends well now.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
+from silo.directory.addresses import Entry
+from silo.directory.contract import Registration
 from silo.directory.errors import OutcomeUnknown
 from silo.grain import Grain, grain, soft_state
 from silo.kinds import kind_of
@@ -212,12 +215,97 @@ async def test_a_new_activation_that_finds_the_grain_given_back_makes_way_for_it
 
 
 @told
-async def test_a_target_that_dies_after_the_commit_takes_the_move_with_it(scene: Scene) -> None:
+async def test_R430_a_target_that_dies_between_the_commit_and_its_opening_costs_neither_state_nor_queue(
+    scene: Scene,
+) -> None:
     box, moving = await half_way(scene)
     await scene.cluster.kill("b")
-    assert (await moving).status is MoveStatus.MOVED
+    outcome = await moving
+    assert (outcome.status, "b" in outcome.why) == (MoveStatus.ABORTED, True)
     assert scene.silo("a").runtime.moves.leaving_count == 0
-    assert await box.put("second") in ("a", "c")
+    assert await box.put("second") == "a"
+    assert await box.look() == ["first", "second"]
+    entry = await scene.cluster.entry(box)
+    assert entry is not None
+    assert scene.cluster.activation(box).entry == entry
+    assert entry.epoch > 2  # above the one of the target that died
+
+
+@told
+async def test_a_call_at_the_source_of_a_move_whose_target_died_waits_for_what_the_source_takes_back(
+    scene: Scene,
+) -> None:
+    _, moving = await half_way(scene)
+    a, dead = scene.silo("a"), scene.silo("b").address
+    register, asked = a.runtime.registrar.register, asyncio.Event()
+
+    async def register_later(registration: Registration) -> Entry | None:
+        asked.set()
+        await gate("the directory")
+        return await register(registration)
+
+    with patch.object(a.runtime.registrar, "register", register_later):
+        await scene.cluster.kill("b")
+        await asked.wait()
+        assert a.view.is_dead(dead)
+        local = asyncio.create_task(with_hint(a.grain(Box, "k"), "a").put("local"))
+        placed = asyncio.create_task(with_hint(scene.silo("c").grain(Box, "k"), "a").put("placed here"))
+        await asyncio.sleep(1.0)
+        scene.stage.gate("the directory").open()
+        assert (await moving).status is MoveStatus.ABORTED
+        assert (await local, await placed) == ("a", "a")
+    assert sorted(await a.grain(Box, "k").look()) == ["first", "local", "placed here"]
+
+
+@told
+async def test_a_source_that_comes_second_to_a_target_that_died_yields_and_its_calls_go_to_the_first(
+    scene: Scene,
+) -> None:
+    box, moving = await half_way(scene)
+    entry = await scene.cluster.entry(box)
+    assert entry is not None
+    first = scene.stand.rows.register(
+        Registration(grain_id(box), scene.silo("c").address, "the first", entry, entry.epoch)
+    )
+    await scene.cluster.kill("b")
+    outcome = await moving
+    assert (outcome.status, str(first) in outcome.why) == (MoveStatus.LOST, True)
+    assert await scene.silo("a").grain(Box, "k").put("second") == "c"
+
+
+@told
+async def test_a_directory_that_fails_a_fence_in_a_way_that_nobody_foresaw_leaves_no_move_waiting(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS, migration=MigrationSettings(offer_timeout_s=1.0))
+    box = await box_at(scene, "a")
+    scene.stand.without_directory.add("b")
+    with patch.object(scene.silo("a").runtime.registrar, "register", AsyncMock(side_effect=RuntimeError("a mistake"))):
+        moving = move(scene, box, "b")
+        outcome = await moving
+    assert (outcome.status, "a mistake" in outcome.why) == (MoveStatus.LOST, True)
+    assert scene.silo("a").runtime.moves.leaving_count == 0
+    scene.stand.without_directory.clear()
+    assert await box.put("second") in ("a", "b", "c")
+
+
+@told
+async def test_a_target_that_cannot_ask_the_directory_says_so_and_the_source_goes_on(scene: Scene) -> None:
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    with patch.object(scene.silo("b").runtime.registrar, "register", AsyncMock(side_effect=RuntimeError("a mistake"))):
+        assert (await move(scene, box, "b")).status is MoveStatus.ABORTED
+    assert scene.silo("b").runtime.moves.arriving_count == 0
+    assert await box.put("second") == "a"
+    assert await box.look() == ["first", "second"]
+
+
+@told
+async def test_what_a_target_cannot_give_back_the_source_takes_back(scene: Scene) -> None:
+    box, moving = await half_way(scene, fails=True)
+    with patch.object(scene.silo("b").runtime.registrar, "register", AsyncMock(side_effect=RuntimeError("a mistake"))):
+        scene.stage.gate("activate at b").open()
+        assert (await moving).status is MoveStatus.ABORTED
+    assert await box.put("second") == "a"
+    assert await box.look() == ["first", "second"]
 
 
 @told

@@ -27,13 +27,14 @@ from silo.directory.errors import (
 from silo.directory.membership import SiloStatus
 from silo.directory.turn_right import LeasedRight
 from silo.grain import Grain, always_interleave, grain, one_way, read_only, soft_state
+from silo.leaving import SETTLE_S
 from silo.migration.outcome import MoveStatus
 from silo.reference import grain_id, with_hint, with_timeout
 from silo.routing.call import Answer, Call
 from silo.routing.limits import VERDICT_GRACE_S
 from silo.routing.router import PLACING_SPARE
 from silo.settings import QueueSettings
-from silo.wire.frames import Cancel, Flag, Outcome, Request
+from silo.wire.frames import Cancel, Flag, Forwarded, GoAway, Outcome, Request
 from tests.cluster.clusters import LEASE
 from tests.cluster.stage import gate, say, stage
 from tests.support.memory_cluster import Scene, told
@@ -463,6 +464,60 @@ async def test_a_call_that_was_cancelled_before_it_came_is_not_run_when_it_does(
     b.router.on_frame(a, Cancel(7, grain_id(desk), a))  # it overtakes the call, which comes by way of a third silo
     b.router.on_request(forwarded)
     assert await desk.listed() == ["first"]
+
+
+@told
+async def test_a_drain_loses_no_call_though_what_forwarders_say_of_it_overtakes_each_other(scene: Scene) -> None:
+    """Seed 1015 of the unnoticed faults: the call was long elsewhere when the silo closed that it had passed."""
+    await scene.start("a", "b", "c", kinds=KINDS)
+    desk = await at(scene, "k", "c")
+    call = asyncio.create_task(desk.wait("go"))
+    await scene.stage.heard("began go")
+    router, book = scene.silo("a").runtime.router, scene.silo("a").runtime.book
+    [open_call] = book.sent_to(str(scene.silo("c").address))
+    router.on_frame(Forwarded(open_call.id, scene.silo("c").address, leg=2))
+    router.on_frame(
+        Forwarded(open_call.id, scene.silo("b").address, leg=1)
+    )  # said before, by one that is slow to reach
+    await scene.cluster.stop("b")
+    scene.stage.gate("go").open()
+    assert await call == "c"
+
+
+@told
+async def test_a_silo_that_leaves_answers_or_sends_on_what_came_while_it_looked_for_a_grain(scene: Scene) -> None:
+    await scene.start("a", "b", "c", kinds=KINDS)
+    desk, b = await at(scene, "k", "a"), scene.silo("b").runtime
+    look_up = b.registrar.lookup
+
+    async def look_up_later(grain: GrainId) -> Entry | None:
+        say("asked")
+        await gate("the directory")
+        return await look_up(grain)
+
+    with patch.object(b.registrar, "lookup", look_up_later):
+        payload, codec = b.codec.encode_call(("it",), {})
+        made = Request(7, grain_id(desk), "do", payload, codec, 60.0, "somebody", reply_to=scene.silo("c").address)
+        b.router.on_request(made)
+        await scene.stage.heard("asked")
+        leaving = asyncio.create_task(scene.cluster.stop("b"))
+        await asyncio.sleep(SETTLE_S)  # of the story's time
+        assert not leaving.done()
+        scene.stage.gate("the directory").open()
+        await leaving
+    await scene.stage.heard("did it")
+
+
+@told
+async def test_no_later_call_follows_one_to_a_silo_that_is_leaving(scene: Scene) -> None:
+    await scene.start("a", "b", kinds=KINDS)
+    a, b = scene.silo("a"), scene.silo("b")
+    first = asyncio.create_task(with_hint(a.grain(Desk, "k"), "b").wait("go"))
+    await scene.stage.heard("began go")
+    a.runtime.on_frame(a.runtime.links.to(b.address), GoAway())
+    assert not vars(a.runtime.router)["_placing"]
+    scene.stage.gate("go").open()
+    await first
 
 
 @told

@@ -19,6 +19,7 @@ from silo import ActivationReason, Client, Grain, MigrationNotice, Silo, SiloSet
 from silo.directory.addresses import GrainId
 from silo.telemetry.instruments import OTHER, BoundedLabel
 from silo.telemetry.traces import parent_of
+from silo.wire.frames import Outcome, Reply
 from tests.support.telemetry import Observed, is_child
 from tests.support.waiting import until
 
@@ -284,3 +285,17 @@ def test_nothing_of_opentelemetry_is_needed_or_loaded_while_telemetry_is_off(red
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["entered", "[]"]
+
+
+async def test_S083_answers_for_which_nobody_waits_any_more_are_counted_at_silos_and_at_clients(
+    cluster: Cluster,
+) -> None:
+    await cluster.client.grain(Room, "lobby").enter("ada")
+    late = Reply(7, Outcome.VALUE, b"\x01", 1)
+    cluster.silos["one"].runtime.router.on_reply(late)
+    links = vars(cluster.client)["_links"].all()
+    for link in links:
+        cluster.client.on_frame(link, late)
+    assert cluster.observed["one"].total("silo.calls.late") == 1
+    assert cluster.observed["client"].total("silo.calls.late") == len(links) > 0
+    assert cluster.observed["two"].total("silo.calls.late") == 0
