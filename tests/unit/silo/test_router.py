@@ -475,10 +475,9 @@ async def test_a_drain_loses_no_call_though_what_forwarders_say_of_it_overtakes_
     await scene.stage.heard("began go")
     router, book = scene.silo("a").runtime.router, scene.silo("a").runtime.book
     [open_call] = book.sent_to(str(scene.silo("c").address))
-    router.on_frame(Forwarded(open_call.id, scene.silo("c").address, leg=2))
-    router.on_frame(
-        Forwarded(open_call.id, scene.silo("b").address, leg=1)
-    )  # said before, by one that is slow to reach
+    b, c = (scene.silo(name).address for name in "bc")
+    router.on_frame(b, Forwarded(open_call.id, c, leg=2))
+    router.on_frame(c, Forwarded(open_call.id, b, leg=1))  # said before, by one that is slow to reach
     await scene.cluster.stop("b")
     scene.stage.gate("go").open()
     assert await call == "c"
