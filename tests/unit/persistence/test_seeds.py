@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -31,6 +32,7 @@ from tests.support.memory_cluster import Scene, told
 
 T = TypeVar("T")
 
+ROOT = Path(__file__).parents[3]
 SEEDS = range(300 if os.environ.get("SILO_TEST_LONG") == "1" else 8)
 VAULTS = 5
 SILOS = 3
@@ -245,7 +247,7 @@ def test_the_same_seed_goes_the_same_way_in_every_process() -> None:
     def traced(hash_seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         ran = subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
         )
         return ran.stdout.rpartition("trace ")[2].strip()
 
