@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
@@ -52,3 +54,13 @@ def own_redis_server() -> Iterator[EmbeddedServer]:
     """A server for one test, which may flush, configure, restart, stop and kill it."""
     with server_for_tests() as server:
         yield server
+
+
+@contextmanager
+def standing_still(server: EmbeddedServer) -> Generator[None]:
+    """The server neither answers nor hangs up, for exactly as long as the block takes."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)

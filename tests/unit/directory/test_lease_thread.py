@@ -37,6 +37,7 @@ from silo.directory.redis_hints import RedisHints
 from silo.directory.redis_membership import RedisMembershipTable, members_key, views_channel
 from silo.directory.turn_right import boot_clock
 from silo.embedded import EmbeddedServer
+from tests.support.redis_server import standing_still
 
 SETTINGS = LeaseSettings(lease_s=1.0)
 WITHIN_S = 10.0
@@ -184,11 +185,10 @@ async def test_S106_while_the_store_stands_still_the_right_ends_and_it_returns_w
     url = own_redis_server.url
     one, two = threaded(url, cluster_name), threaded(url, cluster_name)
     async with open_silos(one, two):
-        with raw(url) as client:
-            client.execute_command("CLIENT", "PAUSE", "2000", "ALL")
-        with pytest.raises(MembershipUnavailable):
-            await one.refresh()
-        await until(lambda: not one.right.is_held())
+        with standing_still(own_redis_server):
+            with pytest.raises(MembershipUnavailable):
+                await one.refresh()
+            await until(lambda: not one.right.is_held())
         await within(one.right.held())
         await within(two.right.held())
         view = await one.refresh()
@@ -228,9 +228,8 @@ async def test_without_the_token_of_the_cluster_nobody_acknowledges(
     one, other = wired(url, cluster_name), wired(url, cluster_name, key=b"another")
     async with open_silos(one, other):
         await seen(one, lambda view: len(view.active()) == 2)
-        with raw(url) as client:
-            client.execute_command("CLIENT", "PAUSE", str(int(2000 * SETTINGS.lease_s)), "ALL")
-        await until(lambda: not one.right.is_held())
+        with standing_still(own_redis_server):
+            await until(lambda: not one.right.is_held())
         await within(one.right.held())
 
 

@@ -10,8 +10,11 @@ import asyncio
 import contextlib
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -24,10 +27,12 @@ from silo.persistence.declaration import persistent
 from silo.persistence.memory_storage import MemoryStorage, StorageCall, StorageRows
 from silo.persistence.persistent import Persistent
 from silo.reference import grain_id, with_timeout
+from silo.testing.virtual_time import VirtualTimeLoop
 from tests.support.memory_cluster import Scene, told
 
 T = TypeVar("T")
 
+ROOT = Path(__file__).parents[3]
 SEEDS = range(300 if os.environ.get("SILO_TEST_LONG") == "1" else 8)
 VAULTS = 5
 SILOS = 3
@@ -190,8 +195,10 @@ def stored_in(scene: Scene, key: str, codec: Any) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_R352_no_acknowledged_write_is_lost_and_none_repeated(seed: int) -> None:
+def run_seed(seed: int) -> str:
+    """Play the seed's story; which way it went, step by step, as a checksum."""
+    trace = ""
+
     async def story(scene: Scene) -> None:
         rng = random.Random(seed)
         nemesis = Nemesis(scene, rng)
@@ -219,5 +226,31 @@ def test_R352_no_acknowledged_write_is_lost_and_none_repeated(seed: int) -> None
         # Nobody else writes here: what comes late is refused, and never costs whoever holds the grain now its etag.
         assert [conflict for depositor in depositors for conflict in depositor.conflicts] == []
         assert sum(len(depositor.stored) for depositor in depositors) > FAULTS
+        nonlocal trace
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        trace = f"{loop.trace:x} after {loop.steps} steps at {loop.time()}"
 
     told(story)()
+    return trace
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_R352_no_acknowledged_write_is_lost_and_none_repeated(seed: int) -> None:
+    run_seed(seed)
+
+
+def test_the_same_seed_goes_the_same_way_in_every_process() -> None:
+    """Whatever the order of its sets of text, and however slow it is."""
+    script = f"from {__name__} import run_seed; print('trace', run_seed(4))"
+
+    def traced(hash_seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        ran = subprocess.run(
+            [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        return ran.stdout.rpartition("trace ")[2].strip()
+
+    first = traced("1")
+    assert " steps at " in first
+    assert traced("2") == first == run_seed(4)
