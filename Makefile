@@ -1,7 +1,7 @@
 # The doors of the project. `make check` is the one that CI goes through; `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos check format format-check lint mypy pyright imports protos protos-check test test-redis simulation bench coverage clean
+.PHONY: help setup demo chaos check prove prove-processes prove-protocols explore-handover explore-membership format format-check lint mypy pyright imports protos protos-check test test-redis simulation bench coverage clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -19,6 +19,11 @@ TEST_ARGS ?=
 SEEDS ?= 200
 MINUTES ?= 2
 CHAOS_ARGS ?=
+PROVE_SEEDS ?= 10000
+PROVE_MINUTES ?= 10
+# Tests that have a long form.
+LONG_TESTS := $(addprefix tests/process/,test_migrations.py test_pauses.py test_crash.py test_crash_in_a_move.py \
+	test_redis_outage.py test_figures_takeover.py test_figures_outage.py test_figures_loop.py)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
@@ -45,7 +50,7 @@ bench: setup ## calls/s and latencies beside a bare echo measured in the same ru
 define step
 @echo "── $(1)"; begun=$$(date +%s); if $(MAKE) --no-print-directory $(2); \
 	then echo "   $(1): ok, $$(($$(date +%s) - begun)) s"; \
-	else echo "── $(1): FAILED after $$(($$(date +%s) - begun)) s" >&2; exit 1; fi
+	else echo "── $(1): FAILED after $$(($$(date +%s) - begun)) s; to repeat it: make $(2)" >&2; exit 1; fi
 endef
 
 check: CHECK_BEGUN := $(shell date +%s)
@@ -59,6 +64,27 @@ check: setup ## format, lint, types, import contracts, generated code, all tests
 	$(call step,tests,test)
 	$(call step,simulation,simulation)
 	@echo "── check: ok, $$(($$(date +%s) - $(CHECK_BEGUN))) s"
+
+prove: PROVE_BEGUN := $(shell date +%s)
+prove: setup ## the long forms: simulation, exploration, chaos, processes; under 40 minutes on two cores
+	$(call step,long process tests,prove-processes)
+	$(call step,chaos and exploration,prove-protocols)
+	$(call step,simulation,simulation SEEDS=$(PROVE_SEEDS))
+	@echo "── prove: ok, $$(($$(date +%s) - $(PROVE_BEGUN))) s"
+
+# One after the other: pauses, recoveries and the chaos bench are measured on a machine that does nothing else.
+prove-processes: setup ## the long forms of process tests, with the figures that they print
+	@SILO_TEST_LONG=1 $(BIN)/python -m pytest -s -q $(LONG_TESTS) $(TEST_ARGS)
+
+# Side by side: an exploration is one process, and has no figure that chaos could spoil.
+prove-protocols: setup
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target MINUTES=$(PROVE_MINUTES) chaos explore-handover explore-membership
+
+explore-handover: setup ## every state of the handover
+	@$(BIN)/python -m tests.exploration.handover
+
+explore-membership: setup ## every state of the lease that can be reached in MINUTES
+	@$(BIN)/python -m tests.exploration.membership --minutes $(MINUTES)
 
 format: setup ## write the format, and what lint can mend
 	@$(BIN)/ruff format .

@@ -26,7 +26,8 @@ class Loads:
         self._rng = rng
         self._view = view
         self._own_count = own_count
-        self._reports: dict[SiloAddress, Load] = {}
+        self._reports: dict[SiloAddress, tuple[Load, float]] = {}
+        """Each with the time at which it came."""
         self._subscribers: list[Callable[[SiloAddress, int], None]] = []
         self._lag_s = 0.0
 
@@ -51,11 +52,14 @@ class Loads:
 
     def peer_load(self, silo: SiloAddress) -> int | None:
         report = self._reports.get(silo)
-        return report.activations if report is not None else None
+        return report[0].activations if report is not None else None
 
     def report_of(self, silo: SiloAddress) -> Load | None:
         """The latest load of a silo, this one included; None where it has not reported."""
-        return self.own_report() if silo == self._me else self._reports.get(silo)
+        if silo == self._me:
+            return self.own_report()
+        report = self._reports.get(silo)
+        return report[0] if report is not None else None
 
     def subscribe_loads(self, on_report: Callable[[SiloAddress, int], None]) -> Callable[[], None]:
         self._subscribers.append(on_report)
@@ -74,7 +78,7 @@ class Loads:
 
     def report(self, silo: SiloAddress, load: Load) -> None:
         """A peer's report arrived."""
-        self._reports[silo] = load
+        self._reports[silo] = load, asyncio.get_running_loop().time()
         for on_report in tuple(self._subscribers):
             on_report(silo, load.activations)
 
@@ -97,5 +101,9 @@ class Loads:
         return f"its event loop lags by {lag_s:.1f} s" if lag_s > LAG_MAX_S else None
 
     def _lag_of(self, silo: SiloAddress) -> float:
+        """What it last said, or how late its next word is by now: a loop that stands still says nothing at all."""
         report = self._reports.get(silo)
-        return report.lag_s if report is not None else 0.0
+        if report is None:
+            return 0.0
+        load, heard_at = report
+        return max(load.lag_s, asyncio.get_running_loop().time() - heard_at - LOAD_PERIOD_S)

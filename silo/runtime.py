@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,8 @@ LINKS_GRACE_S = 1.0
 """How long a leaving silo's last frames may take to be acknowledged."""
 LISTENER_GRACE_S = 0.5
 """How long streams that are still open may take to end."""
+CHANCE_BITS = 128
+"""Of the seed of a silo's own source of chance: activation ids come from it, and no two silos may share it."""
 ETAG_BITS = 96
 """Of chance in the etag of a stored value: no two writes ever get the same."""
 MEET_TIMEOUT_S = 0.5
@@ -189,6 +192,7 @@ class Runtime:
     def _build(self) -> None:
         settings, surroundings = self.settings, self._surroundings
         rng = surroundings.rng
+        chance = random.Random(rng.getrandbits(CHANCE_BITS))  # for what is drawn often and is no secret
         right = self.membership.right
         self.codec = Serializer(
             self._registry,
@@ -208,10 +212,10 @@ class Runtime:
         )
         self.registrar = Registrar(self.directory)
         self.cache = DirectoryCache()
-        self.loads = Loads(self.me, rng, lambda: self.membership.view, lambda: len(self.catalog))
+        self.loads = Loads(self.me, chance, lambda: self.membership.view, lambda: len(self.catalog))
         self.placement = Placement(
             local=self.me,
-            rng=rng,
+            rng=chance,
             policy=settings.placement.policy,
             type_policies=settings.placement.type_policies,
             force_policies=settings.placement.force_policies,
@@ -224,7 +228,7 @@ class Runtime:
             self.kinds,
             self.registrar,
             self.cache,
-            rng,
+            chance,
             CollectionLimits(settings.activation.collect_after_s, settings.activation.collect_every_s),
         )
         moving = settings.migration

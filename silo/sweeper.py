@@ -13,6 +13,8 @@ from silo.logs import get_logger
 
 log = get_logger(__name__)
 
+SWEEP_AFTER_S = 3.0
+"""How long after a death the sweep begins: grains that are called are taken over first, and it is not in their way."""
 SWEEP_RETRY_S = 5.0
 """How long after a sweep that failed the next one is tried."""
 
@@ -50,6 +52,7 @@ class Sweeper:
         """Sweep whenever there is somebody to sweep after."""
         while True:
             await self._work.wait()
+            await asyncio.sleep(SWEEP_AFTER_S)
             self._work.clear()
             for dead in sorted(self._due):
                 if not self.is_elected(self._membership.view, dead):

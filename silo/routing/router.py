@@ -58,6 +58,9 @@ PLACING_SPARE = 256
 LEGS_PER_TRY = 1_024
 """By how much the legs of a call's next try begin above: more than one try ever has, so that what is said late of the
 try before is known by it."""
+PLACING_FOLLOWED_S = 5.0
+"""For how long calls of a caller elsewhere follow the one for which a grain was placed, at most: nobody here hears what
+became of it."""
 TRIES_AT_ONCE = 2
 """How often a call that came back is sent again without a pause."""
 
@@ -104,6 +107,8 @@ class Router:
         self._dead: frozenset[SiloAddress] = frozenset()
         self._placing: dict[GrainId, tuple[Destination, int]] = {}
         """Where this silo has just sent a grain to be activated, and by which call, until that says more."""
+        self._placing_for_others: dict[tuple[str, GrainId], tuple[Destination, float]] = {}
+        """Likewise for a caller of another silo, and until when its later calls follow; the oldest first."""
         self._arrivals = Arrivals(limits.arrived_calls_max, limits.arrived_bytes_max)
         self._going: set[SiloAddress] = set()
         self.forwarded = ForwardedCalls(limits.forwarded_noted_max)
@@ -186,8 +191,14 @@ class Router:
                 del self._placing[grain]
 
     def _placing_of(self, call: Call) -> Destination | None:
-        """Where a call made here, which is still out, is having the grain activated: a later one follows it there."""
-        placing = self._placing.get(call.grain) if call.origin is None else None
+        """Where a call made here, which is still out, is having the grain activated: a later one follows it there.
+
+        Of calls of other silos those of one caller follow each other: on roads of unlike length they would lose their
+        order.
+        """
+        if call.origin is not None:
+            return self._placing_for_others_of(call)
+        placing = self._placing.get(call.grain)
         if placing is None:
             return None
         destination, first = placing
@@ -195,6 +206,23 @@ class Router:
             return destination
         del self._placing[call.grain]  # nobody will hear what became of it
         return None
+
+    def _note_placing_for_others(self, call: Call, destination: Destination) -> None:
+        now, noted, key = self._loop.time(), self._placing_for_others, (call.caller, call.grain)
+        while noted and now >= next(iter(noted.values()))[1]:
+            del noted[next(iter(noted))]
+        noted.pop(key, None)
+        until = now + PLACING_FOLLOWED_S
+        noted[key] = destination, until if call.deadline is None else min(until, call.deadline)
+
+    def _placing_for_others_of(self, call: Call) -> Destination | None:
+        """None as well where the silo chosen is on its way out; going there in vain costs no more than a hop."""
+        destination, until = self._placing_for_others.get((call.caller, call.grain), (None, 0.0))
+        silo = destination.place_on if destination is not None else None
+        if silo is None or self._loop.time() >= until or silo in self._going:
+            return None
+        row = self._membership.view.row(silo)
+        return destination if row is not None and row.status is SiloStatus.ACTIVE else None
 
     def route_all(self, calls: Iterable[Call]) -> None:
         """Send on, in order, calls that waited for an activation which is no longer here."""
@@ -316,8 +344,9 @@ class Router:
             else:
                 self.route(call)  # it joined while only control calls waited, for which nothing is placed
         else:
-            if destination.entry is None and call.origin is None:
-                self._note_placing(call, destination)
+            if destination.entry is None:
+                note = self._note_placing if call.origin is None else self._note_placing_for_others
+                note(call, destination)
             self._send(call, destination)
 
     # --------------------------------------------------------------------------------------------------------- arrivals

@@ -13,13 +13,14 @@ import contextvars
 import gc
 import heapq
 import random
+import struct
 import sys
 import warnings
 import weakref
 import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from silo.testing.nodes import CURRENT_NODE, Node, NodeState
 from silo.testing.tasks import NumberedFuture, NumberedTask, put_away
@@ -34,6 +35,7 @@ STEPS_MAX = 20_000_000
 """The longest run, in callbacks, unless the caller says otherwise."""
 CANCELLED_TIMERS_MAX = 1_000
 """How many cancelled timers may lie in the heap before it is swept."""
+_CLOCK: Final = struct.Struct("<d")
 TASK_DESTROYED = "Task was destroyed but it is pending!"
 """What asyncio says of a task that was collected before it ended."""
 
@@ -265,7 +267,9 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
     def _step(self) -> None:
         """Run one callback, after having moved the clock on if nothing can run now."""
-        self._enqueue_due_timers()
+        timers = self._timers
+        if timers and timers[0][0] <= self._now:
+            self._enqueue_due_timers()
         queue = self._pick()
         while queue is None:
             if not self._timers:
@@ -323,7 +327,8 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             if isinstance(owner, asyncio.Task)
             else getattr(callback, "__qualname__", type(callback).__name__)
         )
-        self.trace = zlib.crc32(f"{self._now!r} {node.name} {what}\n".encode(), self.trace)
+        # The clock's bytes, not its digits: this is done for every step, and writing a float out is most of it.
+        self.trace = zlib.crc32(_CLOCK.pack(self._now) + f"{node.name} {what}\n".encode(), self.trace)
         if self._on_step is not None:
             self._on_step(self._now, node.name, what)
 

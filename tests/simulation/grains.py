@@ -145,7 +145,7 @@ class WitnessedGrain(Grain):
             )
 
 
-@grain(kind="counter", collect_after=20.0)
+@grain(kind="counter", collect_after=4.0)
 class Counter(WitnessedGrain):
     """Counts, at once or slowly; reads; moves itself."""
 
@@ -170,7 +170,7 @@ class Counter(WitnessedGrain):
         return self.count
 
 
-@grain(kind="relay", collect_after=20.0)
+@grain(kind="relay", collect_after=4.0)
 class Relay(WitnessedGrain):
     """Calls counters in its turns."""
 

@@ -11,7 +11,7 @@ from silo.client import Client
 from silo.reference import with_timeout
 from tests.simulation.grains import Counter, Relay, witnessed
 
-WORKERS = 3
+WORKERS = 4
 BURST_MAX = 6
 
 
@@ -31,17 +31,21 @@ class Caller:
         self._rng = rng
         self._keys = keys
         self._deadlines_s = deadlines_s
+        self._is_stopping = False
 
-    async def work(self, lasts_s: float) -> None:
-        """Make calls for so long, and wait until all have ended."""
-        until = asyncio.get_running_loop().time() + lasts_s
+    def stop(self) -> None:
+        """Begin no more calls."""
+        self._is_stopping = True
+
+    async def work(self) -> None:
+        """Make calls until told to stop, and wait until all have ended."""
         async with asyncio.TaskGroup() as group:
             for _ in range(WORKERS):
-                group.create_task(self._worker(until))
+                group.create_task(self._worker())
 
-    async def _worker(self, until: float) -> None:
-        loop, rng = asyncio.get_running_loop(), self._rng
-        while loop.time() < until:
+    async def _worker(self) -> None:
+        rng = self._rng
+        while not self._is_stopping:
             await rng.choice(
                 (self._burst, self._burst, self._slow, self._read, self._relay, self._move, self._give_up)
             )()

@@ -31,6 +31,7 @@ class Act(enum.StrEnum):
     KILL = "kill"
     KILL_CLIENT = "kill_client"
     PAUSE = "pause"
+    """Freeze a silo: for less than a lease, or for long enough that it is declared dead and replaced."""
     STORE_DOWN = "store_down"
     STORE_FAILS = "store_fails"
     STORE_LOSES_ANSWERS = "store_loses_answers"
@@ -38,7 +39,7 @@ class Act(enum.StrEnum):
     """Cut one silo off from the store alone."""
 
 
-PLANNED = (Act.MOVE, Act.MOVE, Act.MOVE_BATCH, Act.STAMPEDE, Act.JOIN, Act.DRAIN, Act.RESTART)
+PLANNED = (Act.MOVE, Act.MOVE_BATCH, Act.STAMPEDE, Act.STAMPEDE, Act.JOIN, Act.DRAIN, Act.RESTART)
 """What an operator does: no call may be lost by it, nor any state."""
 UNNOTICED = (Act.RESET, Act.SLOW, Act.HICCUP)
 """What links bridge: no call may be lost by it either."""
@@ -56,11 +57,11 @@ class Profile:
 
 
 PROFILES = (
-    Profile("planned", PLANNED),
+    Profile("planned", PLANNED, (0.2, 1.5)),
     Profile("moves", (Act.MOVE, Act.MOVE_BATCH), (0.02, 0.4)),
     Profile("unnoticed", (*PLANNED, *UNNOTICED, *UNNOTICED)),
-    Profile("crashes", (Act.MOVE, Act.MOVE, Act.STAMPEDE, Act.JOIN, Act.KILL, Act.KILL_CLIENT)),
-    Profile("pauses", (Act.MOVE, Act.MOVE, Act.PAUSE, Act.HICCUP)),
+    Profile("crashes", (Act.MOVE, Act.MOVE, Act.STAMPEDE, Act.JOIN, Act.KILL, Act.KILL_CLIENT), (0.2, 1.5)),
+    Profile("pauses", (Act.MOVE, Act.MOVE, Act.PAUSE, Act.HICCUP), (0.8, 4.0)),
     Profile("partitions", (Act.MOVE, Act.MOVE, Act.CUT, Act.CUT_ONE_WAY, Act.ISOLATE, Act.RESET)),
     Profile(
         "store",

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from silo.directory.errors import SiloError
+from silo.directory.membership import SiloStatus
 from silo.reference import with_timeout
-from silo.testing.history import PATIENT_S, Violation, bijection, check
+from silo.testing.history import PATIENT_S, Placed, Violation, bijection, check
 from silo.testing.members import SimulatedClient, SimulatedSilo
 from silo.testing.nodes import Node, NodeKilled
 from silo.testing.store import STORE
@@ -26,17 +27,29 @@ from tests.simulation.grains import Counter, Relay, Stage, staged, witnessed
 from tests.simulation.load import Caller
 from tests.simulation.profiles import FAULTS, Act, Beat, Profile, profile_of, script
 
-LOAD_S = 25.0
-"""For how long clients make calls."""
+SCRIPT_S = 10.0
+"""For how long things are begun. Clients make calls until the last of them has ended."""
+AFTERMATH_S = 1.0
+"""For how long clients make calls after that."""
 SETTLE_S = 20.0
 """How long after the last fault its traces may last: a lease, its judgement, a rejoin, and the deadlines of calls."""
+SETTLE_LEAST_S = 6.0
+"""How long they are given in any case: links that were cut are resumed or given up within 5 s, and idle grains go."""
+SWEEP_S = 5.0
+"""How long after `SETTLE_S` the rows of the dead may lie about."""
+LOOK_EVERY_S = 1.0
+"""How often it is looked whether the cluster has come to rest."""
 STEP_S = 1e-6
 """How far the clock moves with each callback."""
 DEADLINES_S = (2.0, 5.0, 10.0)
 DEADLINES_PLANNED_S = (15.0, 30.0)
 """Where no call may be lost, deadlines are long enough for what is planned."""
+PAUSES_S = (4.0, 7.0, 8.0, 9.0)
+"""A silo that is frozen for more than about six seconds is replaced, and wakes up among its own successors."""
+STAMPEDE_CALLS = 2
 SILOS_MAX = 5
 VIRTUAL_S_MAX = 600.0
+UNSETTLED = (SiloStatus.JOINING, SiloStatus.LEAVING)
 
 
 @dataclass
@@ -53,6 +66,8 @@ class Result:
     outcomes: dict[str, int] = field(default_factory=dict[str, int])
     moves: int = 0
     acts: dict[str, int] = field(default_factory=dict[str, int])
+    settled_s: float = SETTLE_S
+    """How long after the last fault its traces were gone; from then on nothing is forgiven."""
     failure: str = ""
 
 
@@ -85,7 +100,7 @@ def run_seed(seed: int, profile: Profile | None = None) -> Result:
 
 def _judge(result: Result, stage: Stage) -> None:
     events = stage.witness.events
-    result.violations += check(events, SETTLE_S)
+    result.violations += check(events, result.settled_s)
     ended = [event for event in events if event.what is What.CALL_ENDED]
     result.calls = len(ended)
     result.outcomes = dict(sorted(Tally(event.outcome for event in ended).items()))
@@ -113,7 +128,7 @@ class Scenario:
         self._cluster = SimulatedCluster(loop, random.Random(rng.random()), stage)
         self._keys = rng.choice((2, 5, 12))
         self._flashes: list[str] = []
-        self._loads: dict[SimulatedClient, asyncio.Task[None]] = {}
+        self._loads: dict[SimulatedClient, tuple[Caller, asyncio.Task[None]]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     async def play(self) -> None:
@@ -122,7 +137,7 @@ class Scenario:
             await cluster.start_silo()
         for _ in range(rng.randint(1, 3)):
             await self._start_load()
-        await self._act_out(script(self._profile, rng, LOAD_S))
+        await self._act_out(script(self._profile, rng, SCRIPT_S))
         await self._quieten()
         self._expect_no_row_of_the_dead()
         await self._expect_that_all_grains_answer()
@@ -142,7 +157,8 @@ class Scenario:
             keys=self._keys,
             deadlines_s=DEADLINES_PLANNED_S if planned else DEADLINES_S,
         )
-        self._loads[process] = process.node.create_task(caller.work(LOAD_S), name=f"load of {process.name}")
+        working = process.node.create_task(caller.work(), name=f"load of {process.name}")
+        self._loads[process] = caller, working
 
     # What befalls the cluster
 
@@ -182,7 +198,7 @@ class Scenario:
                 case Act.CUT | Act.CUT_ONE_WAY | Act.ISOLATE:
                     await self._cut(act)
                 case Act.PAUSE:
-                    await self._pause(self._rng.choice((1.0, 4.0, 8.0, 15.0)))
+                    await self._pause(self._pick_silo(), self._rng.choice(PAUSES_S))
                 case _:
                     await self._trouble_store(act)
         except NodeKilled:
@@ -205,16 +221,17 @@ class Scenario:
             await silo.node.run(_outcomes(*moves), name="move")
 
     async def _stampede(self) -> None:
-        """Whoever there is calls one new counter, all at once."""
+        """Whoever there is calls one new counter, all at once; and once more, by what was learnt of it."""
         key, deadline_s = f"flash-{len(self._flashes)}", DEADLINES_PLANNED_S[0]
         self._flashes.append(key)
         target = f"counter/{key}"
 
         async def call(node: Node, counter: Counter, caller: str, silo: str = "") -> None:
             send = with_timeout(counter, deadline_s).increment
-            work = witnessed(send, caller=caller, target=target, deadline_s=deadline_s, silo=silo)
             with contextlib.suppress(NodeKilled):
-                await node.run(work, name=f"stampede of {caller}")
+                for _ in range(STAMPEDE_CALLS):
+                    work = witnessed(send, caller=caller, target=target, deadline_s=deadline_s, silo=silo)
+                    await node.run(work, name=f"stampede of {caller}")
 
         async with asyncio.TaskGroup() as group:
             for client in self._cluster.clients.values():
@@ -253,7 +270,7 @@ class Scenario:
 
     async def _hiccup(self) -> None:
         if self._rng.random() < 0.5:
-            await self._pause(self._rng.uniform(0.05, 0.5))
+            await self._pause(self._pick_process(), self._rng.uniform(0.05, 0.5))
             return
         one, other = self._pick_names()
         self._cluster.network.cut(one, other, one_way=self._rng.random() < 0.5)
@@ -269,14 +286,16 @@ class Scenario:
                     network.cut(one, name)
         else:
             network.cut(one, other, one_way=act is Act.CUT_ONE_WAY)
-        await asyncio.sleep(self._rng.uniform(1.0, 12.0))
+        await asyncio.sleep(self._rng.uniform(1.0, 9.0))
         network.heal(one, None if act is Act.ISOLATE else other)
 
-    async def _pause(self, seconds: float) -> None:
-        node, identity = self._pick_node()
-        self._cluster.freeze(node, identity)
+    async def _pause(self, process: SimulatedSilo | SimulatedClient | None, seconds: float) -> None:
+        if process is None:
+            return
+        identity = process.name if isinstance(process, SimulatedClient) else str(process.silo.address)
+        self._cluster.freeze(process.node, identity)
         await asyncio.sleep(seconds)
-        self._cluster.thaw(node, identity)
+        self._cluster.thaw(process.node, identity)
 
     async def _trouble_store(self, act: Act) -> None:
         store, lasts_s = self._cluster.store, self._rng.uniform(0.5, 8.0)
@@ -304,10 +323,9 @@ class Scenario:
         serving = self._serving()
         return self._rng.choice(serving) if serving else None
 
-    def _pick_node(self) -> tuple[Node, str]:
-        nodes = [(process.node, str(process.silo.address)) for process in self._serving()]
-        nodes += [(client.node, client.name) for client in self._cluster.clients.values()]
-        return self._rng.choice(nodes)
+    def _pick_process(self) -> SimulatedSilo | SimulatedClient:
+        processes: list[SimulatedSilo | SimulatedClient] = [*self._serving(), *self._cluster.clients.values()]
+        return self._rng.choice(processes)
 
     def _pick_names(self) -> tuple[str, str]:
         silos = list(self._cluster.processes)
@@ -317,26 +335,48 @@ class Scenario:
     # The end
 
     async def _quieten(self) -> None:
-        """Let the acts and the load end, heal all, and wait until its traces are gone."""
+        """Let the acts end, heal all, let the load end, and wait until the traces of it all are gone."""
         cluster = self._cluster
         if self._running:
             await asyncio.wait(self._running)
         cluster.heal_all()
         if not self._serving():
             await cluster.start_silo()
-        if self._loads:
-            await asyncio.wait(self._loads.values())
-            for load in self._loads.values():
-                load.result()
+        await asyncio.sleep(AFTERMATH_S)
+        for caller, _ in self._loads.values():
+            caller.stop()
+        for _, working in self._loads.values():
+            await working
         cluster.healed()
-        await asyncio.sleep(SETTLE_S + 5.0)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Wait until nothing shows any more that something was wrong, or until nothing may."""
+        healed_at = self._loop.time()
+        await asyncio.sleep(SETTLE_LEAST_S)
+        while not self._has_settled() and self._loop.time() < healed_at + SETTLE_S + SWEEP_S:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(LOOK_EVERY_S)
+        self._result.settled_s = min(SETTLE_S, self._loop.time() - healed_at)
+
+    def _has_settled(self) -> bool:
+        """Whether all silos serve, the table says so, and no row of the directory names another."""
+        cluster = self._cluster
+        living = {str(row.silo) for row in cluster.world.table.table.rows if row.status is SiloStatus.ACTIVE}
+        unsettled = [row for row in cluster.world.table.table.rows if row.status in UNSETTLED]
+        serving = {str(silo.address) for silo in cluster.hosts().values() if silo.runtime.membership.right.is_held()}
+        return living == serving == self._addresses() and not unsettled and not self._rows_of_the_dead()
+
+    def _addresses(self) -> set[str]:
+        return {str(process.silo.address) for process in self._cluster.processes.values()}
+
+    def _rows_of_the_dead(self) -> list[Placed]:
+        alive = self._addresses()
+        return [row for row in self._cluster.placed_rows() if row.silo not in alive]
 
     def _expect_no_row_of_the_dead(self) -> None:
-        alive = {str(process.silo.address) for process in self._cluster.processes.values()}
         self._result.violations += [
             Violation("directory true", row.grain, f"the directory still names a silo that is dead: {row}")
-            for row in self._cluster.placed_rows()
-            if row.silo not in alive
+            for row in self._rows_of_the_dead()
         ]
 
     async def _expect_that_all_grains_answer(self) -> None:

@@ -692,6 +692,23 @@ async def test_the_call_of_another_silo_follows_no_placing_though_its_call_is_st
 
 
 @told
+async def test_calls_of_one_caller_that_a_silo_has_to_place_for_another_one_are_placed_together(scene: Scene) -> None:
+    """They once went to two silos: the earlier one lost the registration, and arrived behind the later ones."""
+    await scene.start("a", "b", "c", kinds=KINDS)
+    a, c = scene.silo("a"), scene.silo("c")
+    desk = c.grain(Desk, "k")
+    c.runtime.cache.learn(Entry(grain_id(desk), a.address, "of old", 1))
+    scene.stand.without_directory.add("b")
+    first = asyncio.create_task(with_timeout(with_hint(desk, "b"), 10.0).do("first"))
+    await scene.cluster.seen(lambda: scene.silo("b").runtime.router.arrived_count == 1)
+    second = asyncio.create_task(with_timeout(with_hint(desk, "c"), 10.0).do("second"))
+    await scene.cluster.seen(lambda: scene.silo("b").runtime.router.arrived_count == 2)
+    scene.stand.without_directory.clear()
+    assert await asyncio.gather(first, second) == ["b", "b"]
+    assert await desk.listed() == ["first", "second"]
+
+
+@told
 async def test_a_hook_that_ends_in_cancellation_is_a_failed_activation(scene: Scene) -> None:
     await scene.start("a", kinds=KINDS)
     with pytest.raises(ActivationFailed, match="CancelledError"):
