@@ -704,7 +704,7 @@ async def test_calls_of_one_caller_that_a_silo_has_to_place_for_another_one_are_
     second = asyncio.create_task(with_timeout(with_hint(desk, "c"), 10.0).do("second"))
     await scene.cluster.seen(lambda: scene.silo("b").runtime.router.arrived_count == 2)
     scene.stand.without_directory.clear()
-    assert await asyncio.gather(first, second) == ["b", "b"]
+    assert list(await asyncio.gather(first, second)) == ["b", "b"]
     assert await desk.listed() == ["first", "second"]
 
 
