@@ -165,6 +165,8 @@ def one_activation(history: History, grain: str, story: Sequence[Event]) -> list
         if current is not None and _is_only_told_late(history, event):
             continue
         if current is not None and event.activation != current.activation:
+            if event.activation in followed and _is_taken_back(history, event, current):
+                del followed[event.activation]
             if event.activation in followed:
                 by = followed[event.activation]
                 text = f"{_turn(event)} after activation {by.activation} opened on {by.silo} at {by.at:.6f}"
@@ -184,9 +186,16 @@ def followed_at(history: History, story: Sequence[Event]) -> dict[str, float]:
         if event.what is not What.OPENED or history.is_lost(event.silo, event.at):
             continue
         if current is not None and event.activation != current.activation:
+            if _is_taken_back(history, event, current):
+                found.pop(event.activation, None)
             found.setdefault(current.activation, event.at)
         current = event
     return found
+
+
+def _is_taken_back(history: History, event: Event, current: Event) -> bool:
+    """Whether an activation, frozen since its move, opens again because the one that followed it died with its silo."""
+    return event.what is What.OPENED and history.is_lost(current.silo, event.at)
 
 
 def no_late_answer(

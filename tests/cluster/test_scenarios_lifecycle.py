@@ -261,7 +261,8 @@ async def test_S062_a_storm_of_starts_failures_and_ends_leaves_one_activation_at
                 ended["answered"] += 1
 
     await asyncio.gather(*(storm(number % 3) for number in range(30)))
-    assert set(ended) == {"answered", "ValueError", "ActivationFailed"}
+    assert {"answered", "ValueError", "ActivationFailed"} <= set(ended)
+    assert set(ended) <= {"answered", "ValueError", "ActivationFailed", "ActivationDamped"}
     assert sum(check_lives(stage, key) for key in keys) > 100
     for silo in silos:
         for activation in silo.runtime.catalog:

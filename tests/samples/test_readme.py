@@ -92,7 +92,7 @@ def test_a_silo_that_others_can_reach_is_given_a_token_before_it_is_run() -> Non
 
 def test_every_sample_of_the_readme_can_be_run() -> None:
     names = re.findall(r"`samples/(\w+)`", PROSE)
-    assert set(names) == {"hello", "chat", "presence", "rolling", "demo"}
+    assert set(names) == {"hello", "chat", "presence", "rolling", "restart_under_traffic", "demo"}
     for name in names:
         package = (ROOT / "samples" / name).is_dir()
         module = f"samples.{name}.__main__" if package else f"samples.{name}"

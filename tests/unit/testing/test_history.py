@@ -126,6 +126,17 @@ def test_an_aborted_migration_opens_the_same_activation_again(story: Story) -> N
     assert check(story.events) == []
 
 
+def test_an_activation_is_taken_back_from_a_target_that_died_once_it_had_opened(story: Story) -> None:
+    story.opened()
+    story.turn("1", 1)
+    story.closed("migrating")
+    story.opened("a2", "s2", 1, "migration")
+    story.witness(What.SILO_LOST, silo="s2", because="killed")
+    story.opened(value=1, because="migration_aborted")
+    story.turn("2", 2)
+    assert story.violations() == []
+
+
 def test_an_abort_after_the_target_opened_is_found(story: Story) -> None:
     story.opened()
     story.closed("migrating")
