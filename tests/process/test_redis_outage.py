@@ -36,8 +36,9 @@ async def stood_still(stage: Stage, server: EmbeddedServer, outage_s: float) -> 
     try:
         await asyncio.sleep(outage_s)
     finally:
+        ended = stage.now()  # before it goes on: silos may be renewed, and start turns, before this process runs again
         continue_process(server.pid)
-    return began, stage.now()
+    return began, ended
 
 
 def settings(grace_s: float = GRACE_S) -> dict[str, object]:
