@@ -119,20 +119,25 @@ class CallBook:
 
     async def wait_for(self, call: Call) -> Any:
         """Place a call that is made in this process, and wait for its answer; a caller that is cancelled cancels it."""
-        if self._answered_at_once >= ANSWERED_AT_ONCE_MAX:
-            self._answered_at_once = 0
-            await asyncio.sleep(0)
         future: asyncio.Future[Any] = (self._loop or self._find_loop()).create_future()
         call.sink = future
         self.place(call)
-        if future.done():
-            self._answered_at_once += 1
         try:
+            if future.done():
+                await self._now_and_then_let_others_run(future)
             return await future
         except asyncio.CancelledError:
             if not call.answered:
                 self.cancel(call)
             raise
+
+    async def _now_and_then_let_others_run(self, future: asyncio.Future[Any]) -> None:
+        """Not before a call but after one that was answered at once: calls leave in the order they are made in."""
+        self._answered_at_once += 1
+        if self._answered_at_once >= ANSWERED_AT_ONCE_MAX:
+            self._answered_at_once = 0
+            future.exception()  # has been seen to, should the caller be cancelled meanwhile
+            await asyncio.sleep(0)
 
     def answered(self, call: Call, answer: Answer) -> None:
         """The end of a call: its `on_answer`."""

@@ -58,6 +58,8 @@ PLACING_SPARE = 256
 LEGS_PER_TRY = 1_024
 """By how much the legs of a call's next try begin above: more than one try ever has, so that what is said late of the
 try before is known by it."""
+PLACING_OTHERS_MAX = 10_000
+"""How many placings for callers elsewhere are noted; the oldest go first."""
 PLACING_FOLLOWED_S = 5.0
 """For how long calls of a caller elsewhere follow the one for which a grain was placed, at most: nobody here hears what
 became of it."""
@@ -209,9 +211,9 @@ class Router:
 
     def _note_placing_for_others(self, call: Call, destination: Destination) -> None:
         now, noted, key = self._loop.time(), self._placing_for_others, (call.caller, call.grain)
-        while noted and now >= next(iter(noted.values()))[1]:
-            del noted[next(iter(noted))]
         noted.pop(key, None)
+        while noted and (len(noted) >= PLACING_OTHERS_MAX or now >= next(iter(noted.values()))[1]):
+            del noted[next(iter(noted))]
         until = now + PLACING_FOLLOWED_S
         noted[key] = destination, until if call.deadline is None else min(until, call.deadline)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,25 +14,12 @@ from silo.directory.addresses import EPOCH_MAX, Entry, GrainId, SiloAddress
 from silo.directory.contract import GrainDirectory, Registration
 from silo.directory.errors import InvalidIdentity
 from silo.directory.memory_directory import MemoryDirectory
-from silo.directory.redis_connection import open_sync
 from silo.directory.redis_directory import RedisDirectory
-from tests.support.redis_server import ask_until, server_for_tests
 
 ADA = GrainId("player", "ada")
 LOBBY = GrainId("room", "lobby")
 ONE = SiloAddress("10.0.0.1:7000", 11)
 TWO = SiloAddress("10.0.0.2:7000", 22)
-
-
-@pytest.fixture(scope="module")
-def redis_cluster_url() -> Iterator[str]:
-    """A Redis Cluster of one node that has all slots."""
-    with server_for_tests(arguments=["--cluster-enabled", "yes"]) as server:
-        with contextlib.closing(open_sync(server.url, 1.0)) as typed:
-            client: Any = typed
-            client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
-            ask_until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
-        yield server.url.replace("redis://", "redis+cluster://")
 
 
 @pytest.fixture(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
 from silo.directory.addresses import EPOCH_MAX, GrainId
 from silo.directory.errors import InvalidIdentity
-from silo.directory.redis_connection import open_sync
 from silo.persistence.contract import (
     NO_ETAG,
     Change,
@@ -27,7 +24,6 @@ from silo.persistence.contract import (
 )
 from silo.persistence.memory_storage import MemoryStorage
 from silo.persistence.redis_storage import RedisStorage
-from tests.support.redis_server import ask_until, server_for_tests
 
 ADA = GrainId("player", "ada")
 LOBBY = GrainId("room", "lobby")
@@ -36,17 +32,6 @@ SECOND = Claim(ADA, 6, "a2")
 HELLO = StateBody(1, 1, b"\x00hello\xff")
 WORLD = StateBody(1, 1, b"world")
 NOTHING_STORED = StoredState()
-
-
-@pytest.fixture(scope="module")
-def redis_cluster_url() -> Iterator[str]:
-    """A Redis Cluster of one node that has all slots."""
-    with server_for_tests(arguments=["--cluster-enabled", "yes"]) as server:
-        with contextlib.closing(open_sync(server.url, 1.0)) as typed:
-            client: Any = typed
-            client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
-            ask_until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
-        yield server.url.replace("redis://", "redis+cluster://")
 
 
 @pytest.fixture(

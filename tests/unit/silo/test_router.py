@@ -30,6 +30,7 @@ from silo.grain import Grain, always_interleave, grain, one_way, read_only, soft
 from silo.leaving import SETTLE_S
 from silo.migration.outcome import MoveStatus
 from silo.reference import grain_id, with_hint, with_timeout
+from silo.routing.book import ANSWERED_AT_ONCE_MAX
 from silo.routing.call import Answer, Call
 from silo.routing.limits import VERDICT_GRACE_S
 from silo.routing.router import PLACING_SPARE
@@ -782,6 +783,27 @@ async def test_what_an_activation_left_behind_may_not_act_for_its_grain(scene: S
     scene.stage.gate("later").open()
     await scene.stage.heard("refused as moved")
     assert "did too late" not in scene.stage.lines
+
+
+@told
+async def test_calls_made_together_keep_their_order_however_many_were_answered_at_once(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    desk = scene.silo("a").grain(Desk, "k")
+    for number in range(0, 3 * ANSWERED_AT_ONCE_MAX, 3):
+        await asyncio.gather(*(desk.do(str(number + each)) for each in range(3)))
+    assert await desk.listed() == [str(number) for number in range(3 * ANSWERED_AT_ONCE_MAX)]
+
+
+@told
+async def test_a_caller_whose_calls_are_all_answered_at_once_lets_others_run(scene: Scene) -> None:
+    await scene.start("a", kinds=KINDS)
+    desk = scene.silo("a").grain(Desk, "k")
+    await desk.do("it")
+    ran = asyncio.Event()
+    asyncio.get_running_loop().call_soon(ran.set)
+    for _ in range(ANSWERED_AT_ONCE_MAX):
+        await desk.listed()
+    assert ran.is_set()
 
 
 @told

@@ -14,7 +14,7 @@ import pytest
 
 from silo.activation.activation import Activation
 from silo.client import Client
-from silo.directory.errors import DirectoryUnavailable, NotExecuted, OutcomeUnknown
+from silo.directory.errors import Closed, DirectoryUnavailable, NotExecuted, OutcomeUnknown
 from silo.directory.turn_right import LeasedRight
 from silo.reference import with_timeout
 from silo.routing.call import Call
@@ -232,8 +232,14 @@ def test_further_clients_come_and_are_closed_at_the_end() -> None:
         return other
 
     client = run_simulated(scenario, kinds=[Room], silos=1).result
-    with pytest.raises(NotExecuted, match=r"another event loop"):
+    with pytest.raises(NotExecuted, match="another event loop"):
         asyncio.run(_call(client))
+    with pytest.raises(Closed, match="closed"):
+        asyncio.run(_ask(client))
+
+
+async def _ask(client: Client) -> None:
+    await client.management.status()
 
 
 async def _call(client: Client) -> None:
