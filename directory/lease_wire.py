@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import secrets
 import selectors
 import socket
@@ -24,9 +23,10 @@ import msgspec
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.lease_messages import LeaseMessage
+from silo.directory.logs import get_logger
 from silo.directory.names import HostNames, split_host
 
-_log = logging.getLogger("silo.membership")
+_log = get_logger("silo.membership")
 
 PROTOCOL: Final = 1
 CHALLENGE_BYTES: Final = 16
@@ -144,7 +144,7 @@ class _Outgoing:
     def close(self, why: str) -> None:
         if not self.is_closed:
             self.is_closed = True
-            _log.debug("membership.lease_link_closed: %s", why)
+            _log.debug("membership.lease_link_closed", why=why)
             self._wire.selector.unregister(self._socket)
             self._socket.close()
 
@@ -202,7 +202,7 @@ class _Incoming:
     def close(self, why: str) -> None:
         if self in self._wire.incoming:
             self._wire.incoming.remove(self)
-            _log.debug("membership.lease_link_closed: %s: %s", self.sender or "a stranger", why)
+            _log.debug("membership.lease_link_closed", sender=str(self.sender or "a stranger"), why=why)
             self._wire.selector.unregister(self._socket)
             self._socket.close()
 
@@ -286,7 +286,7 @@ class LeaseWire:
             try:
                 connection = self._outgoing[peer] = _Outgoing(self, peer, address, now)
             except OSError as error:
-                _log.debug("membership.lease_link_closed: %s cannot be dialled: %s", endpoint, error)
+                _log.debug("membership.lease_link_not_dialled", endpoint=endpoint, why=str(error))
                 return
         connection.send(_encoder.encode(message))
 
@@ -313,7 +313,7 @@ class LeaseWire:
         try:
             accepted, _ = self._listener.accept()
         except OSError as error:
-            _log.debug("membership.lease_link_closed: a connection was not accepted: %s", error)
+            _log.debug("membership.lease_link_not_accepted", why=str(error))
             return
         if len(self.incoming) >= INCOMING_MAX:
             stranger = next((each for each in self.incoming if each.sender is None), self.incoming[0])

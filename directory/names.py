@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 from collections.abc import Sequence
 
-_log = logging.getLogger("silo.membership")
+from silo.directory.logs import get_logger
+
+_log = get_logger("silo.membership")
 
 Address = tuple[socket.AddressFamily, object]
 """A family, and what its sockets connect to."""
@@ -41,7 +42,7 @@ class HostNames:
         try:
             self._known[host, port] = _first(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except OSError as error:
-            _log.debug("membership.name_unknown: %s: %s", host, error)
+            _log.debug("membership.name_unknown", host=host, why=str(error))
         finally:
             self._asking.discard((host, port))
 

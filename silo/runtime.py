@@ -488,7 +488,7 @@ class Runtime:
     async def drain_and_stop(self, timeout_s: float) -> None:
         """Leave in order: publish it, move every grain, answer everything, say goodbye; only then stop listening.
 
-        What needs Redis is given up once the lease has run out: from then on nothing here may take effect anyway.
+        What needs Redis is given up once the lease has run out: without it no grain moves, and no row is given up.
         """
         leave_by = asyncio.get_running_loop().time() + timeout_s * LEAVE_BEHIND_AT
         try:
