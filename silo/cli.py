@@ -242,7 +242,7 @@ def migrate(
     identities = [GrainId.parse(text) for text in grains]
 
     async def move(client: Client) -> list[MigrationOutcome]:
-        return [await client.migrate(each, to=to, reason=reason, force=force, on_busy=on_busy) for each in identities]
+        return await client.migrate_many(identities, to=to, reason=reason, force=force, on_busy=on_busy)
 
     outcomes = _with_client(move, _client_settings(cluster, redis, config), gateway, timeout)
     for outcome in outcomes:

@@ -29,8 +29,8 @@ from silo.gateways import GatewaySource, ListedGateways, RedisGateways
 from silo.home import Home
 from silo.kinds import GrainKind, KindRegistry, OnBusy, collect_kinds, kind_of, require_on_busy
 from silo.logs import get_logger
-from silo.messaging.greeting import Credentials, Identity, RefusalCode
-from silo.messaging.limits import MIB, LinkLimits
+from silo.messaging.greeting import FEATURES, Credentials, Identity, RefusalCode
+from silo.messaging.limits import MIB, ORDERS_MAX, LinkLimits
 from silo.messaging.link import Link
 from silo.messaging.links import Links
 from silo.messaging.permissions import Role
@@ -68,10 +68,12 @@ ANSWER_GRACE_S = 2 * VERDICT_GRACE_S
 The gateway may have to ask another silo."""
 CLOSE_GRACE_S = 1.0
 """How long closing waits for what is on its way."""
-MOVES_IN_FLIGHT_MAX = 200
-"""Moves that one `migrate_many` has under way at a time."""
+MOVES_IN_FLIGHT_MAX = ORDERS_MAX
+"""Moves that one `migrate_many` has under way at a time, which leave as one order for each gateway."""
 MOVE_TIMEOUT_S = 120.0
 """How long a move may take, its grain's running calls included."""
+MOVE_OF_MANY_TIMEOUT_S = 10 * MOVE_TIMEOUT_S
+"""How long it may take among others: so many may have been ordered that its silo gets to it in the tenth round."""
 
 
 class Client:
@@ -120,7 +122,7 @@ class Client:
         )
         self._links = Links(
             transport,
-            Identity(name, role, cluster),
+            Identity(name, role, cluster, features=FEATURES),
             credentials,
             self,
             limits=limits,
@@ -303,17 +305,19 @@ class Client:
         force: bool = False,
         on_busy: OnBusy | None = None,
     ) -> list[MigrationOutcome]:
-        """Move many grains, each alone, with an outcome each, in their order; see `migrate`.
+        """Move many grains, each alone, with an outcome each, in the order in which they are named; see `migrate`.
 
-        Nothing that one of them meets is raised: an order that could not be given is `REFUSED`, one whose outcome could
-        not be heard `UNKNOWN`, and `why` says the rest.
+        What is ordered at one time travels as one, up to 1,000 grains, and more are ordered as moves end. Nobody waits
+        for the slowest, nor for one that cannot be moved. Nothing that one of them meets is raised: an order that could
+        not be given is `REFUSED`, one whose outcome could not be heard `UNKNOWN`, and `why` says the rest.
         """
+        require_on_busy(on_busy)
         slots = asyncio.Semaphore(MOVES_IN_FLIGHT_MAX)
 
         async def move(grain: Any) -> MigrationOutcome:
             async with slots:
                 try:
-                    return await self.migrate(grain, to=to, reason=reason, force=force, on_busy=on_busy)
+                    return await self._order(grain_id(grain), to, reason, force, on_busy, MOVE_OF_MANY_TIMEOUT_S)
                 except (NotExecuted, OutcomeUnknown) as error:
                     status = MoveStatus.REFUSED if isinstance(error, NotExecuted) else MoveStatus.UNKNOWN
                     return MigrationOutcome(grain_id(grain), status, reason=reason, why=str(error))
@@ -321,13 +325,24 @@ class Client:
         return list(await asyncio.gather(*(move(grain) for grain in grains)))
 
     async def _move(
-        self, grain: Any, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
+        self, grain: GrainId, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None
     ) -> MigrationOutcome:
         require_on_busy(on_busy)
+        return await self._order(grain, to, reason, force, on_busy, MOVE_TIMEOUT_S)
+
+    async def _order(
+        self,
+        grain: GrainId,
+        to: str | SiloAddress | None,
+        reason: str,
+        force: bool,
+        on_busy: OnBusy | None,
+        timeout_s: float,
+    ) -> MigrationOutcome:
         self._home.check()
         admin = await self._admin_client()
         order = msgspec.msgpack.encode(MoveOrder("" if to is None else str(to), reason, force, on_busy or ""))
-        answer = await admin._caller.control(grain, MIGRATE, order, MOVE_TIMEOUT_S)
+        answer = await admin._caller.control(grain, MIGRATE, order, timeout_s)
         return msgspec.msgpack.decode(answer, type=MigrationOutcome)
 
     async def _admin_client(self) -> Client:

@@ -24,7 +24,7 @@ from silo.leaving import LEAVE_BEHIND_AT, move_everything, say_last_words, while
 from silo.loads import Loads
 from silo.logs import get_logger
 from silo.management_values import SiloReport
-from silo.messaging.greeting import Credentials, Identity, RefusalCode
+from silo.messaging.greeting import FEATURES, Credentials, Identity, RefusalCode
 from silo.messaging.link import Link
 from silo.messaging.links import Links
 from silo.messaging.permissions import Role
@@ -203,7 +203,7 @@ class Runtime:
         )
         self.links = Links(
             self._transport,
-            Identity(str(self.me), Role.SILO, settings.cluster, self.me, settings.app_version),
+            Identity(str(self.me), Role.SILO, settings.cluster, self.me, settings.app_version, FEATURES),
             self._credentials,
             self,
             limits=settings.link,

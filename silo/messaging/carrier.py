@@ -12,6 +12,7 @@ import msgspec
 from silo.eager import Driven
 from silo.logs import get_logger
 from silo.messaging.chunks import JoinFailed
+from silo.messaging.envelope import EnvelopeTooLarge
 from silo.messaging.greeting import Goodbye, Peer, RefusalCode, message_decoder, message_encoder, refusal_code
 from silo.messaging.limits import REFUSAL_TEXT_MAX, LinkLimits
 from silo.messaging.permissions import Role, refused
@@ -233,7 +234,7 @@ class Carrier:
         session = self._session
         try:
             frames = session.receive(batch, size, self._heard)
-        except (SessionBroken, JoinFailed) as error:
+        except (SessionBroken, JoinFailed, EnvelopeTooLarge) as error:
             raise _Ended(Ending(str(error), RefusalCode.BROKEN)) from None
         if frames:
             self._pace.frames_last = len(frames)

@@ -28,6 +28,10 @@ from silo.wire.frames import PROTOCOL_MAX, PROTOCOL_MIN, Batch
 
 NONCE_BYTES = 16
 """The length of challenges and session nonces."""
+ORDERS = "orders"
+"""The feature of a peer that takes orders for many grains in one frame."""
+FEATURES = (ORDERS,)
+"""What a process of this version can do beyond the protocol version."""
 _SILO_NAME = re.compile(r"@\d+$")
 _ROLE_TOKEN = re.compile(r"(silo|client|admin):([0-9a-f]{64})")
 

@@ -11,6 +11,10 @@ REFUSAL_TEXT_MAX = 500
 """The longest reason that one peer tells another, in characters."""
 PEER_NAME_MAX = 300
 """The longest name of a peer, in characters."""
+ORDERS_MAX = 1_000
+"""Grains that one order names at most. All of a cluster go by this and the next one, so they are no settings."""
+ORDERS_BYTES_MAX = 256 * KIB
+"""Bytes of one such order, which is as much as a piece of a large frame has: it holds no small call up for longer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from silo.messaging.carrier import Carrier, Ending, Pace
-from silo.messaging.greeting import Peer, RefusalCode
+from silo.messaging.greeting import ORDERS, Peer, RefusalCode
 from silo.messaging.limits import LinkLimits
 from silo.messaging.session import Session, SessionBroken
 from silo.messaging.transport import Connection
@@ -161,6 +161,7 @@ class Link:
         if self._ending is not None:
             await connection.close()
             return
+        self.session.puts_orders_together = ORDERS in self.peer.features
         carrier = self._carrier = Carrier(
             connection,
             self.session,

@@ -19,8 +19,9 @@ import msgspec
 
 from silo.directory.errors import Overloaded, PayloadTooLarge
 from silo.messaging.chunks import LARGE, Joiner, Splitter
+from silo.messaging.envelope import Envelope, requests_of
 from silo.messaging.limits import LinkLimits
-from silo.wire.frames import Batch, Cancel, Chunk, Flag, Frame, Request
+from silo.wire.frames import Batch, Cancel, Chunk, Flag, Frame, Order, Orders, Request
 
 FRAME_OVERHEAD_BYTES = 160
 """What a frame is reckoned to take beside its payload."""
@@ -65,7 +66,7 @@ class Written(msgspec.Struct):
     first: int
     frames: tuple[Frame, ...]
     size: int
-    timed: list[tuple[Request, float]]
+    timed: list[tuple[Request | Order, float]]
     """Requests and their deadlines, for the time left whenever they are written."""
     on_written: list[Callable[[], None]]
     """To be called when the batch is handed to the connection for the first time."""
@@ -96,6 +97,8 @@ class Session:
         """The number of the last frame received."""
         self.last = 0
         """The number of the last frame written."""
+        self.puts_orders_together = False
+        """Whether the peer takes orders for many grains in one frame."""
         self._limits = limits
         self._urgent: deque[_Outgoing] = deque()
         self._requests: deque[_Outgoing] = deque()
@@ -224,12 +227,46 @@ class Session:
                     if left_s <= 0:
                         continue  # whoever waited for it has been answered by their own timer
                     frame.left_s = left_s
+                if frame.flags & Flag.CONTROL and self.puts_orders_together and outgoing.on_written is None:
+                    envelope = self._take_orders(frame, lane, written, now, bytes_max - size)
+                    if envelope is not None:
+                        if outgoing.deadline is not None:
+                            written.timed.append((envelope.first, outgoing.deadline))
+                        frames.append(envelope.frame())
+                        size += envelope.size + FRAME_OVERHEAD_BYTES
+                        continue
+                if outgoing.deadline is not None:
                     written.timed.append((frame, outgoing.deadline))
             if outgoing.on_written is not None:
                 written.on_written.append(outgoing.on_written)
             frames.append(frame)
             size += outgoing.size
         written.size = size
+
+    def _take_orders(
+        self, first: Request, lane: deque[_Outgoing], written: Written, now: float, bytes_max: int
+    ) -> Envelope | None:
+        """An order with those that stand right behind it and are alike; None where there are none."""
+        envelope: Envelope | None = None
+        while lane:
+            outgoing = lane[0]
+            request = outgoing.frame
+            if request is not None:
+                if type(request) is not Request or outgoing.on_written is not None:
+                    break
+                envelope = envelope or Envelope(first, bytes_max)
+                if not envelope.takes(request):
+                    break
+                self._left_queue(outgoing, request)
+            lane.popleft()
+            if request is None or envelope is None:
+                continue
+            if outgoing.deadline is None:
+                envelope.add(request)
+            elif outgoing.deadline > now:
+                request.left_s = outgoing.deadline - now
+                written.timed.append((envelope.add(request), outgoing.deadline))
+        return envelope if envelope is not None and len(envelope) > 1 else None
 
     def _take_chunk(self, frames: list[Frame], written: Written, now: float) -> None:
         """One piece of one large frame; the large frames take turns."""
@@ -298,7 +335,7 @@ class Session:
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def receive(self, batch: Batch, size: int, now: float) -> Sequence[Frame]:
-        """The frames of a batch that are new, in order, with large ones put together.
+        """The frames of a batch that are new, in order, with large ones put together and envelopes opened.
 
         Args:
             batch: as it was read.
@@ -309,6 +346,7 @@ class Session:
             Gap: frames before these are missing.
             SessionBroken: the acknowledgement is for frames that were never written.
             JoinFailed: see `Joiner.add`.
+            EnvelopeTooLarge: see `requests_of`.
         """
         if batch.ack != self._acked:
             self.acknowledged(batch.ack)
@@ -323,17 +361,20 @@ class Session:
         self.received += len(frames)
         self._received_bytes += size
         for frame in frames:
-            if type(frame) is Chunk:
-                return self._joined(frames, now)
+            kind = type(frame)
+            if kind is Chunk or kind is Orders:
+                return self._unpacked(frames, now)
         return frames
 
-    def _joined(self, frames: Sequence[Frame], now: float) -> list[Frame]:
+    def _unpacked(self, frames: Sequence[Frame], now: float) -> list[Frame]:
         whole: list[Frame] = []
         for frame in frames:
             if type(frame) is Chunk:
                 completed = self._joiner.add(frame, now)
                 if completed is not None:
                     whole.append(completed)
+            elif type(frame) is Orders:
+                whole.extend(requests_of(frame))
             else:
                 whole.append(frame)
         return whole
@@ -379,7 +420,11 @@ class Session:
         """The session is over; what it held goes back. It takes nothing afterwards."""
         unknown: list[Frame] = []
         for written in self._unacked:
-            unknown.extend(frame for frame in written.frames if type(frame) is not Chunk)
+            for frame in written.frames:
+                if type(frame) is Orders:
+                    unknown.extend(requests_of(frame))
+                elif type(frame) is not Chunk:
+                    unknown.append(frame)
             if written.whole is not None:
                 unknown.append(written.whole)
         waiting = [*(stream.outgoing for stream in self._streams), *self._large, *self._urgent, *self._requests]

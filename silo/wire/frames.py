@@ -222,6 +222,35 @@ class Chunk(msgspec.Struct, array_like=True, tag=17):
     """In the first piece: the bytes of the whole payload."""
 
 
+class Order(msgspec.Struct, array_like=True):
+    """What one call of an envelope has to itself."""
+
+    id: int
+    grain: GrainId
+    left_s: float | None
+    epoch: int = 0
+    trace: str = ""
+
+
+class Orders(msgspec.Struct, array_like=True, tag=18):
+    """One order for many grains: control calls that are alike but for what each has to itself.
+
+    Only for peers that have the feature. It is an envelope and no more: at the other end of the link it is the requests
+    that it was made of, each of which is routed, followed and answered alone.
+    """
+
+    calls: tuple[Order, ...]
+    method: str
+    payload: bytes
+    codec: int
+    caller: str
+    flags: int
+    reply_to: SiloAddress | None = None
+    hops: int = 0
+    path: tuple[tuple[str, int], ...] = ()
+    leg: int = 0
+
+
 Frame = (
     Request
     | Reply
@@ -240,6 +269,7 @@ Frame = (
     | Gateways
     | GoAway
     | Chunk
+    | Orders
 )
 
 

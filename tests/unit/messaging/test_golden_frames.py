@@ -43,6 +43,8 @@ from silo.wire.frames import (
     Offer,
     OfferAnswer,
     Opened,
+    Order,
+    Orders,
     Outcome,
     Reply,
     Request,
@@ -92,6 +94,18 @@ FRAMES: dict[str, Frame] = {
     "chunk": Chunk(1, b"piece", False),
     "chunk_first": Chunk(1, b"piece", False, False, b"head", 1_000),
     "chunk_dropped": Chunk(1, b"", True, True),
+    "orders": Orders(
+        (Order(1, GRAIN, 29.5), Order(2, GrainId("room", "hall"), None, 7, "trace")),
+        "migrate",
+        b"order",
+        1,
+        "client-1",
+        int(Flag.CONTROL),
+        TWO,
+        1,
+        (("room/other", 1),),
+        2,
+    ),
 }
 MESSAGES: dict[str, Message] = {
     **{f"batch_{name}": Batch(5, 4, 3, (frame,)) for name, frame in FRAMES.items()},

@@ -20,9 +20,9 @@ from silo.messaging.permissions import Role
 from silo.messaging.transport import ConnectionLost
 from silo.testing.network import MemoryNetwork
 from silo.testing.virtual_time import run
-from silo.wire.frames import Flag, Frame, Load, Reply, Request
+from silo.wire.frames import Flag, Frame, Load, Order, Orders, Reply, Request
 
-from .link_world import Process, ids, request, silo_identity
+from .link_world import GRAIN, Process, ids, request, silo_identity
 
 
 class World:
@@ -327,7 +327,15 @@ async def test_a_gateway_that_refuses_or_is_not_there_is_an_error_of_the_dial(wo
 
 
 @pytest.mark.parametrize(
-    "frame", [request(1, flags=Flag.CONTROL), request(1, flags=Flag.PLACED), Load(1), Reply(1, 0)], ids=repr
+    "frame",
+    [
+        request(1, flags=Flag.CONTROL),
+        request(1, flags=Flag.PLACED),
+        Orders((Order(1, GRAIN, None),), "m", b"", 1, "caller", Flag.CONTROL),
+        Load(1),
+        Reply(1, 0),
+    ],
+    ids=repr,
 )
 def test_a_client_that_says_what_only_silos_may_is_put_out_and_told_why(frame: Frame) -> None:
     async def main() -> None:
