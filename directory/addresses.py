@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -16,11 +17,13 @@ KIND_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 CLUSTER_PATTERN = re.compile(r"[a-z0-9-]+")
 KEY_BYTES_MAX = 512
 """The longest grain key, in bytes of UTF-8."""
+ADDRESSES_SPELT_MAX = 4096
+"""Of how many silo addresses the text form is remembered."""
 EPOCH_MAX = 2**53
 """Epochs stay below this, so that every Lua and JSON number holds one exactly."""
 
 
-class GrainId(msgspec.Struct, frozen=True, array_like=True, order=True):
+class GrainId(msgspec.Struct, frozen=True, array_like=True, order=True, cache_hash=True):
     """The identity of a grain: its kind and its key. Text form `kind/key`, split at the first `/`."""
 
     kind: str
@@ -59,7 +62,7 @@ class GrainId(msgspec.Struct, frozen=True, array_like=True, order=True):
         return f"{self.kind}/{self.key}"
 
 
-class SiloAddress(msgspec.Struct, frozen=True, array_like=True, order=True):
+class SiloAddress(msgspec.Struct, frozen=True, array_like=True, order=True, cache_hash=True):
     """The identity of one silo process: where it listens, and which start of it this is.
 
     The incarnation tells a restarted silo from the one before it. It is compared for equality only.
@@ -76,6 +79,7 @@ class SiloAddress(msgspec.Struct, frozen=True, array_like=True, order=True):
             raise InvalidIdentity(f"{text!r} is not a silo address of the form host:port@incarnation")
         return cls(endpoint, int(incarnation))
 
+    @lru_cache(ADDRESSES_SPELT_MAX)  # noqa: B019 - plain values; each call looks a link up by it
     def __str__(self) -> str:
         return f"{self.endpoint}@{self.incarnation}"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from silo.caller import Caller, CallIds
+from silo.caller import Caller, call_ids
 from silo.directory.addresses import CLUSTER_PATTERN, GrainId, SiloAddress
 from silo.directory.errors import (
     Closed,
@@ -139,7 +139,7 @@ class Client:
         self._caller = Caller(
             name,
             self._book,
-            CallIds(rng),
+            call_ids(rng),
             call_timeout_s=call_timeout_s,
             right=None,
             telemetry=telemetry,

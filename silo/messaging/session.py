@@ -127,7 +127,7 @@ class Session:
             Overloaded: a request beyond the bounds of the queue, unless forced; other frames are never refused.
             PayloadTooLarge: the frame could never be sent.
         """
-        payload = payload_size(frame)
+        payload = len(frame.payload) if isinstance(frame, LARGE) else 0
         limits = self._limits
         if payload > limits.frame_bytes_max:
             raise PayloadTooLarge(
@@ -219,12 +219,13 @@ class Session:
                 continue
             if type(frame) is Request:
                 self._left_queue(outgoing, frame)
-                if outgoing.deadline is not None:
-                    left_s = outgoing.deadline - now
+                deadline = outgoing.deadline
+                if deadline is not None:
+                    left_s = deadline - now
                     if left_s <= 0:
                         continue  # whoever waited for it has been answered by their own timer
                     frame.left_s = left_s
-                    written.timed.append((frame, outgoing.deadline))
+                    written.timed.append((frame, deadline))
             if outgoing.on_written is not None:
                 written.on_written.append(outgoing.on_written)
             frames.append(frame)
