@@ -440,7 +440,7 @@ class Client:
                 call.payload(self._codec)
                 return
             call.target = link.peer.name
-            request = call.as_request(self._codec, reply_to=None, flags=call.flags)
+            request = call.as_request(self._codec, None, call.flags)
             large = len(request.payload) >= self._book.large_bytes
             link.send(
                 request,

@@ -182,10 +182,9 @@ class Activation:
 
     def admit(self, call: Call, *, forced: bool = False) -> None:
         """Take a call in: it runs now, waits for its turn, or is answered with why it does neither."""
-        try:
-            call.spec = self.kind.method(call.method)  # its caller may know another class of this kind: an interface
-        except NotExecuted as unknown:
-            call.on_answer(call, Answer.failed(unknown))
+        call.spec = self.kind.methods.get(call.method)  # its caller may know another class of this kind: an interface
+        if call.spec is None:
+            call.on_answer(call, Answer.failed(self.kind.unknown_method(call.method)))
             return
         admission = self.turns.admit(call, forced=forced)
         if admission is Admission.START:
@@ -334,8 +333,10 @@ class Activation:
                     log.warning("call.one_way_failed", grain=str(self.id), method=call.method, exc_info=answer.error)
                 call.on_answer(call, answer)
         finally:
-            self._start_all(self.turns.end(call))
-        if self.turns.running_count == 0:
+            next_ones = self.turns.end(call)
+            if next_ones:
+                self._start_all(next_ones)
+        if self._drained is not None and self.turns.running_count == 0:
             self._wake_drained()
 
     def leave_behind(self) -> int:

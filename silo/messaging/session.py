@@ -218,7 +218,10 @@ class Session:
             if frame is None:
                 continue
             if type(frame) is Request:
-                self._left_queue(outgoing, frame)
+                self._queued_requests -= 1  # as in `_left_queue`
+                self._queued_bytes -= outgoing.size - FRAME_OVERHEAD_BYTES
+                if not frame.flags & Flag.FORWARDED:
+                    self._withdrawable.pop(frame.id, None)
                 deadline = outgoing.deadline
                 if deadline is not None:
                     left_s = deadline - now

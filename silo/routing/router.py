@@ -240,7 +240,7 @@ class Router:
         return silo not in self.dead and silo not in self._going and silo != self.me
 
     def _here(self, call: Call, activation: Activation) -> None:
-        if call.is_control:
+        if call.flags & Flag.CONTROL:
             self._control.on_control(call, activation)
             return
         if call.origin is None:
@@ -293,11 +293,7 @@ class Router:
 
     def _write(self, call: Call, link: Link, entry: Entry | None, flags: int, expected: Entry | None) -> None:
         request = call.as_request(
-            self._codec,
-            reply_to=call.origin or self.me,
-            flags=flags,
-            epoch=entry.epoch if entry is not None else 0,
-            expected=expected,
+            self._codec, call.origin or self.me, flags, entry.epoch if entry is not None else 0, expected
         )
         if call.origin is not None:  # should it not be written, the frame is all that is left of the call
             request.left_s = call.left_s(self._loop.time())
@@ -308,9 +304,7 @@ class Router:
         is_large = len(request.payload) >= self.book.large_bytes and call.lane is not None
         on_written = self.book.lanes.block(call) if is_large else None
         try:
-            link.send(
-                request, deadline=call.deadline, on_written=on_written, force=call.origin is not None or call.tries > 0
-            )
+            link.send(request, call.deadline, on_written, call.origin is not None or call.tries > 0)
         except SiloError:
             call.target = None
             if on_written is not None:
@@ -386,7 +380,7 @@ class Router:
                 return
             self._come_home(own, request)
             return
-        if self._arrivals.was_given_up(request.reply_to, request.id):
+        if self._arrivals.given_up and self._arrivals.was_given_up(request.reply_to, request.id):
             return  # its caller has gone: it was on its way by another silo when that was said
         forced = flags & Flag.FORWARDED != 0
         if forced and not self._may_come(call):
@@ -546,9 +540,7 @@ class Router:
                 call, TooManyHops(f"{call.grain}: its silo changed {self._limits.tries_max} times while it was called")
             )
             return
-        call.on_answer(
-            call, Answer(OUTCOMES[reply.outcome], payload=reply.payload, codec=reply.codec, entry=reply.entry)
-        )
+        call.on_answer(call, Answer(OUTCOMES[reply.outcome], None, None, reply.payload, reply.codec, reply.entry))
 
     def _again(self, call: Call, give_up: NotExecuted) -> None:
         """It came back without having run: try again, a bounded number of times."""
