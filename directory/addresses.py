@@ -23,7 +23,7 @@ EPOCH_MAX = 2**53
 """Epochs stay below this, so that every Lua and JSON number holds one exactly."""
 
 
-class GrainId(msgspec.Struct, frozen=True, array_like=True, order=True, cache_hash=True):
+class GrainId(msgspec.Struct, frozen=True, array_like=True, order=True, cache_hash=True, gc=False):
     """The identity of a grain: its kind and its key. Text form `kind/key`, split at the first `/`."""
 
     kind: str
@@ -62,7 +62,7 @@ class GrainId(msgspec.Struct, frozen=True, array_like=True, order=True, cache_ha
         return f"{self.kind}/{self.key}"
 
 
-class SiloAddress(msgspec.Struct, frozen=True, array_like=True, order=True, cache_hash=True):
+class SiloAddress(msgspec.Struct, frozen=True, array_like=True, order=True, cache_hash=True, gc=False):
     """The identity of one silo process: where it listens, and which start of it this is.
 
     The incarnation tells a restarted silo from the one before it. It is compared for equality only.
@@ -79,12 +79,11 @@ class SiloAddress(msgspec.Struct, frozen=True, array_like=True, order=True, cach
             raise InvalidIdentity(f"{text!r} is not a silo address of the form host:port@incarnation")
         return cls(endpoint, int(incarnation))
 
-    @lru_cache(ADDRESSES_SPELT_MAX)  # noqa: B019 - plain values; each call looks a link up by it
     def __str__(self) -> str:
-        return f"{self.endpoint}@{self.incarnation}"
+        return _spelt(self)
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The directory's row for a grain: who serves it, under which epoch."""
 
     grain: GrainId
@@ -94,6 +93,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     def __str__(self) -> str:
         return f"{self.grain} on {self.silo} (activation {self.activation}, epoch {self.epoch})"
+
+
+@lru_cache(ADDRESSES_SPELT_MAX)
+def _spelt(address: SiloAddress) -> str:
+    return f"{address.endpoint}@{address.incarnation}"
 
 
 def stable_hash(text: str) -> int:
