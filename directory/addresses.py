@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -16,11 +17,13 @@ KIND_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 CLUSTER_PATTERN = re.compile(r"[a-z0-9-]+")
 KEY_BYTES_MAX = 512
 """The longest grain key, in bytes of UTF-8."""
+ADDRESSES_SPELT_MAX = 4096
+"""Of how many silo addresses the text form is remembered."""
 EPOCH_MAX = 2**53
 """Epochs stay below this, so that every Lua and JSON number holds one exactly."""
 
 
-class GrainId(msgspec.Struct, frozen=True, array_like=True, order=True):
+class GrainId(msgspec.Struct, frozen=True, array_like=True, order=True, cache_hash=True, gc=False):
     """The identity of a grain: its kind and its key. Text form `kind/key`, split at the first `/`."""
 
     kind: str
@@ -59,7 +62,7 @@ class GrainId(msgspec.Struct, frozen=True, array_like=True, order=True):
         return f"{self.kind}/{self.key}"
 
 
-class SiloAddress(msgspec.Struct, frozen=True, array_like=True, order=True):
+class SiloAddress(msgspec.Struct, frozen=True, array_like=True, order=True, cache_hash=True, gc=False):
     """The identity of one silo process: where it listens, and which start of it this is.
 
     The incarnation tells a restarted silo from the one before it. It is compared for equality only.
@@ -77,10 +80,10 @@ class SiloAddress(msgspec.Struct, frozen=True, array_like=True, order=True):
         return cls(endpoint, int(incarnation))
 
     def __str__(self) -> str:
-        return f"{self.endpoint}@{self.incarnation}"
+        return _spelt(self)
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The directory's row for a grain: who serves it, under which epoch."""
 
     grain: GrainId
@@ -90,6 +93,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     def __str__(self) -> str:
         return f"{self.grain} on {self.silo} (activation {self.activation}, epoch {self.epoch})"
+
+
+@lru_cache(ADDRESSES_SPELT_MAX)
+def _spelt(address: SiloAddress) -> str:
+    return f"{address.endpoint}@{address.incarnation}"
 
 
 def stable_hash(text: str) -> int:

@@ -101,13 +101,14 @@ def others_at(table: Table, version: int, silo: SiloAddress) -> frozenset[SiloAd
 class View:
     """The cluster's members as one table version shows them; immutable."""
 
-    __slots__ = ("_by_address", "_by_name", "_dead", "table")
+    __slots__ = ("_by_address", "_by_name", "dead", "table")
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self._by_address = {row.silo: row for row in table.rows}
         self._by_name = {row.info.name: row for row in table.rows if row.status is not SiloStatus.DEAD}
-        self._dead = frozenset(row.silo for row in table.rows if row.status is SiloStatus.DEAD)
+        self.dead = frozenset(row.silo for row in table.rows if row.status is SiloStatus.DEAD)
+        """Those that this version declares dead."""
 
     @property
     def version(self) -> int:
@@ -130,7 +131,7 @@ class View:
 
     def is_dead(self, silo: SiloAddress) -> bool:
         """Whether this version declares the silo dead; one that it does not know may have joined later."""
-        return bool(self._dead) and silo in self._dead  # asked for each frame, and mostly nobody is
+        return silo in self.dead
 
     def living(self) -> tuple[SiloRow, ...]:
         return tuple(row for row in self.table.rows if row.status is not SiloStatus.DEAD)

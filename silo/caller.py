@@ -31,14 +31,12 @@ G = TypeVar("G")
 Move = Callable[[GrainId, str | SiloAddress | None, str, bool, OnBusy | None], Awaitable[MigrationOutcome]]
 
 
-class CallIds:
-    """Numbers for calls: ever larger in this process, and never the same in two."""
+CallIds = Callable[[], int]
+"""Numbers for calls: ever larger in this process, and never the same in two."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self._ids = itertools.count(rng.getrandbits(61))
 
-    def __call__(self) -> int:
-        return next(self._ids)
+def call_ids(rng: random.Random) -> CallIds:
+    return itertools.count(rng.getrandbits(61)).__next__
 
 
 class Caller:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from silo.caller import Caller, CallIds
+from silo.caller import Caller, call_ids
 from silo.directory.addresses import CLUSTER_PATTERN, GrainId, SiloAddress
 from silo.directory.errors import (
     Closed,
@@ -141,7 +141,7 @@ class Client:
         self._caller = Caller(
             name,
             self._book,
-            CallIds(rng),
+            call_ids(rng),
             call_timeout_s=call_timeout_s,
             right=None,
             telemetry=telemetry,
@@ -455,7 +455,7 @@ class Client:
                 call.payload(self._codec)
                 return
             call.target = link.peer.name
-            request = call.as_request(self._codec, reply_to=None, flags=call.flags)
+            request = call.as_request(self._codec, None, call.flags)
             large = len(request.payload) >= self._book.large_bytes
             link.send(
                 request,

@@ -117,7 +117,7 @@ class _Carrier(Coroutine[Any, Any, None]):
         """What it waits for after that."""
         self._ready: asyncio.Future[None] | None = None
         self.task: asyncio.Task[None] = loop.create_task(self, name=name, context=context.copy())
-        self._references = self._count_references()
+        self._references = getrefcount(self.task), getweakrefcount(self.task)
 
     @property
     def is_untouched(self) -> bool:
@@ -125,10 +125,8 @@ class _Carrier(Coroutine[Any, Any, None]):
 
         Asked where no name refers to it.
         """
-        return self._count_references() == self._references and not self.task.cancelling()
-
-    def _count_references(self) -> tuple[int, int]:
-        return getrefcount(self.task), getweakrefcount(self.task)
+        references = getrefcount(self.task), getweakrefcount(self.task)
+        return references == self._references and not self.task.cancelling()
 
     def begin(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
         """Run this from its beginning."""

@@ -73,12 +73,9 @@ class GrainKind:
             module = spec.name.removesuffix(".__main__") if spec is not None else module
         return f"{module}:{self.cls.__qualname__}"
 
-    def method(self, name: str) -> MethodSpec:
-        """The method of that name; raises GrainKindUnknown."""
-        spec = self.methods.get(name)
-        if spec is None:
-            raise GrainKindUnknown(f"grain kind {self.name!r} has no method {name!r}{suggestion(name, self.methods)}")
-        return spec
+    def unknown_method(self, name: str) -> GrainKindUnknown:
+        """What to say to a call of a method that the kind has not."""
+        return GrainKindUnknown(f"grain kind {self.name!r} has no method {name!r}{suggestion(name, self.methods)}")
 
     def __repr__(self) -> str:
         return f"<grain kind {self.name!r} of {self.origin}>"

@@ -12,7 +12,7 @@ import msgspec
 
 from silo.activation.activation import Activation, ActivationLimits, Premises
 from silo.activation.catalog import Catalog, CollectionLimits
-from silo.caller import Caller, CallIds
+from silo.caller import Caller, call_ids
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.errors import Closed, HandshakeRefused, MembershipUnavailable, SiloError, SiloFenced
@@ -291,7 +291,7 @@ class Runtime:
             rng=rng,
             telemetry=self._telemetry,
         )
-        ids = CallIds(rng)
+        ids = call_ids(rng)
         self.caller = Caller(
             str(self.me),
             self.book,
@@ -376,6 +376,7 @@ class Runtime:
     # ----------------------------------------------------------------------------------------------------------- events
 
     def _on_view(self, view: View) -> None:
+        self.router.dead = view.dead
         self.moves.on_view(view)  # that a peer is dead says more than that its link is lost
         for row in view.table.rows:
             if row.silo == self.me:
@@ -406,7 +407,7 @@ class Runtime:
         peer = link.peer.silo
         if peer is None:
             self._on_client_frame(link, frame)
-        elif not self.membership.view.is_dead(peer):  # what a dead incarnation still says takes no effect
+        elif peer not in self.router.dead:  # what a dead incarnation still says takes no effect
             if type(frame) is Request:  # nearly all are of these two
                 self.router.on_request(frame)
             elif type(frame) is Reply:

@@ -182,14 +182,15 @@ class Activation:
 
     def admit(self, call: Call, *, forced: bool = False) -> None:
         """Take a call in: it runs now, waits for its turn, or is answered with why it does neither."""
-        try:
-            call.spec = self.kind.method(call.method)  # its caller may know another class of this kind: an interface
-        except NotExecuted as unknown:
-            call.on_answer(call, Answer.failed(unknown))
+        call.spec = self.kind.methods.get(call.method)  # its caller may know another class of this kind: an interface
+        if call.spec is None:
+            call.on_answer(call, Answer.failed(self.kind.unknown_method(call.method)))
             return
-        match self.turns.admit(call, forced=forced):
-            case Admission.START:
-                self._start(call)
+        admission = self.turns.admit(call, forced=forced)
+        if admission is Admission.START:
+            self._start(call)
+            return
+        match admission:
             case Admission.WAIT:
                 call.queued_at = asyncio.get_running_loop().time()
             case Admission.CYCLE:
@@ -248,8 +249,10 @@ class Activation:
             if not premises.right.is_held():
                 await premises.right.held()
             started = premises.loop.time()
-            answer = self._refused_at_start(call, started)
-            if answer is None:
+            deadline = call.deadline
+            if call.cancelled or call.interrupted or call.left_behind or (deadline is not None and started >= deadline):
+                answer = self._refused_at_start(call)
+            else:
                 answer = await self._run(call)
             if not premises.right.is_held():
                 await premises.right.held()  # nothing of a fenced silo takes effect
@@ -273,16 +276,14 @@ class Activation:
                 answer = None  # its caller has been told
             self._ended(call, answer, started)
 
-    def _refused_at_start(self, call: Call, now: float) -> Answer | None:
+    def _refused_at_start(self, call: Call) -> Answer:
         if call.cancelled:
             return Answer.failed(NotExecuted("its caller has gone"))
-        if call.deadline is not None and now >= call.deadline:
-            return Answer.failed(CallExpired(f"{self.id}.{call.method}: the deadline passed while the call was queued"))
         if call.interrupted:
             return Answer.failed(NotExecuted(f"{self.id}.{call.method} was not begun, since the grain had to move"))
         if call.left_behind:
             return Answer.failed(OutcomeUnknown(f"{self.id}.{call.method} was left behind before it was begun"))
-        return None
+        return Answer.failed(CallExpired(f"{self.id}.{call.method}: the deadline passed while the call was queued"))
 
     async def _run(self, call: Call) -> Answer:
         """Run the turn to its end, whatever that is."""
@@ -292,7 +293,8 @@ class Activation:
             args, kwargs = call.arguments(premises.codec)
         except SerializationError as error:
             return Answer(Outcome.NOT_EXECUTED, error=error)
-        self._enter(call, call.deadline)
+        current_turn.set(TurnContext(self, call, call.deadline))
+        current_activation.set(self)
         telemetry = premises.telemetry
         try:
             if telemetry is None:
@@ -315,7 +317,7 @@ class Activation:
                 value = premises.codec.isolate(value)
             except SerializationError as error:
                 return Answer(Outcome.APPLICATION_ERROR, error=error)
-        return Answer(Outcome.VALUE, value=value, entry=self.newer_entry(call))
+        return Answer(Outcome.VALUE, value, None, None, 0, self.newer_entry(call))
 
     def _ended(self, call: Call, answer: Answer | None, started: float) -> None:
         premises = self._premises
@@ -331,8 +333,10 @@ class Activation:
                     log.warning("call.one_way_failed", grain=str(self.id), method=call.method, exc_info=answer.error)
                 call.on_answer(call, answer)
         finally:
-            self._start_all(self.turns.end(call))
-        if self.turns.running_count == 0:
+            next_ones = self.turns.end(call)
+            if next_ones:
+                self._start_all(next_ones)
+        if self._drained is not None and self.turns.running_count == 0:
             self._wake_drained()
 
     def leave_behind(self) -> int:

@@ -78,6 +78,8 @@ class Catalog:
         self._rng = rng
         self._limits = limits
         self._activations: dict[GrainId, Activation] = {}
+        self.get = self._activations.get
+        """The activation of a grain, or None: the look-up itself, since each call asks several times."""
         self._frozen: dict[str, tuple[int, Callable[[Entry], None]]] = {}
         """Those that moved on and may yet be given back, by activation id: the new epoch, and who is told of that."""
         self._taking_back: dict[GrainId, Activation] = {}
@@ -103,9 +105,6 @@ class Catalog:
 
     def __iter__(self) -> Iterator[Activation]:
         return iter(tuple(self._activations.values()))
-
-    def get(self, grain: GrainId) -> Activation | None:
-        return self._activations.get(grain)
 
     def new_activation_id(self) -> str:
         return uuid.UUID(int=self._rng.getrandbits(128), version=4).hex

@@ -110,12 +110,16 @@ class TurnQueue(Generic[T]):
         Args:
             forced: it was admitted elsewhere already, so the bounds do not refuse it.
         """
-        if turn.path and any(call in self._running for _, call in turn.path):
+        path = turn.path
+        if not path and not self._running and not self._waiting and not self._holding:  # as for most
+            self._running[turn.id] = turn
+            return Admission.START
+        if path and any(call in self._running for _, call in path):
             if not self.reentrant and not self._fits(turn):
                 return Admission.CYCLE
             self._running[turn.id] = turn
             return Admission.START
-        if turn.path and self._holding and self._waits_for_itself(turn):
+        if path and self._holding and self._waits_for_itself(turn):
             return Admission.CYCLE
         if not self._holding and not self._waiting and self._fits(turn):
             self._running[turn.id] = turn

@@ -107,11 +107,11 @@ class Carrier:
         It is written at once where calls come one by one, and nothing is on its way. Else all that come in a pass of
         the loop leave together.
         """
-        if self._is_writing or self._is_taking_in:
-            return  # it is looked at when that ends
+        if self._is_writing or self._is_taking_in or self._soon is not None:
+            return  # it is looked at when that ends, or comes
         if self._pace.frames_last <= 1 and self._session.is_quiet:
             self._start_writing()
-        elif self._soon is None:
+        else:
             self._soon = self._loop.call_soon(self._start_writing, context=self._context)
 
     def stop(self, ending: Ending) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from silo.messaging.carrier import Carrier, Ending, Pace
@@ -170,7 +171,7 @@ class Link:
             opened=opened,
             dialler=dialler,
             view_version=self._view_version,
-            on_frame=self._on_frame,
+            on_frame=partial(self._handler.on_frame, self),
             on_batch=self._on_batch,
             pace=self._pace,
         )
@@ -221,9 +222,6 @@ class Link:
             await self._drained
 
     # -- events -------------------------------------------------------------------------------------------------------
-
-    def _on_frame(self, frame: Frame) -> None:
-        self._handler.on_frame(self, frame)
 
     def _on_batch(self, view: int) -> None:
         if view > self.peer_view:

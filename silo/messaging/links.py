@@ -75,6 +75,8 @@ class Links:
         self._rng = rng
         self._view_version = view_version
         self._links: dict[str, Link] = {}
+        self.get = self._links.get
+        """The link to the peer of a name, or None."""
         self._dialling: dict[Link, asyncio.Task[None]] = {}
         self._ended_silos: OrderedDict[SiloAddress, str] = OrderedDict()
         self._offered: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
@@ -102,10 +104,6 @@ class Links:
         else:
             self._begin(link, self._keep_connected(link, pause_s=0.0))
         return link
-
-    def get(self, name: str) -> Link | None:
-        """The link to the peer of that name, if there is one."""
-        return self._links.get(name)
 
     def all(self) -> list[Link]:
         """The links that have not ended, attached or not."""

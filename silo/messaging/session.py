@@ -130,7 +130,7 @@ class Session:
             Overloaded: a request beyond the bounds of the queue, unless forced; other frames are never refused.
             PayloadTooLarge: the frame could never be sent.
         """
-        payload = payload_size(frame)
+        payload = len(frame.payload) if isinstance(frame, LARGE) else 0
         limits = self._limits
         if payload > limits.frame_bytes_max:
             raise PayloadTooLarge(
@@ -221,22 +221,26 @@ class Session:
             if frame is None:
                 continue
             if type(frame) is Request:
-                self._left_queue(outgoing, frame)
-                if outgoing.deadline is not None:
-                    left_s = outgoing.deadline - now
+                self._queued_requests -= 1  # as in `_left_queue`
+                self._queued_bytes -= outgoing.size - FRAME_OVERHEAD_BYTES
+                if not frame.flags & Flag.FORWARDED:
+                    self._withdrawable.pop(frame.id, None)
+                deadline = outgoing.deadline
+                if deadline is not None:
+                    left_s = deadline - now
                     if left_s <= 0:
                         continue  # whoever waited for it has been answered by their own timer
                     frame.left_s = left_s
                 if frame.flags & Flag.CONTROL and self.puts_orders_together and outgoing.on_written is None:
                     envelope = self._take_orders(frame, lane, written, now, bytes_max - size)
                     if envelope is not None:
-                        if outgoing.deadline is not None:
-                            written.timed.append((envelope.first, outgoing.deadline))
+                        if deadline is not None:
+                            written.timed.append((envelope.first, deadline))
                         frames.append(envelope.frame())
                         size += envelope.size + FRAME_OVERHEAD_BYTES
                         continue
-                if outgoing.deadline is not None:
-                    written.timed.append((frame, outgoing.deadline))
+                if deadline is not None:
+                    written.timed.append((frame, deadline))
             if outgoing.on_written is not None:
                 written.on_written.append(outgoing.on_written)
             frames.append(frame)

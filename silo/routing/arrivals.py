@@ -26,7 +26,7 @@ class Arrivals:
         self._bytes = 0
         self._calls: dict[tuple[SiloAddress | None, int], Call] = {}
         self._empty: asyncio.Future[None] | None = None
-        self._given_up: dict[tuple[SiloAddress | None, int], None] = {}
+        self.given_up: dict[tuple[SiloAddress | None, int], None] = {}
         """Calls that were cancelled before they came, oldest first."""
 
     def __len__(self) -> int:
@@ -75,13 +75,13 @@ class Arrivals:
 
     def give_up(self, origin: SiloAddress | None, call_id: int) -> None:
         """A call is cancelled that is not here: it has ended, or it is still being forwarded and must not run late."""
-        self._given_up[(origin, call_id)] = None
-        if len(self._given_up) > GIVEN_UP_MAX:
-            del self._given_up[next(iter(self._given_up))]
+        self.given_up[(origin, call_id)] = None
+        if len(self.given_up) > GIVEN_UP_MAX:
+            del self.given_up[next(iter(self.given_up))]
 
     def was_given_up(self, origin: SiloAddress | None, call_id: int) -> bool:
         """Whether a call that comes now was cancelled before; it is asked for once."""
-        if not self._given_up or (origin, call_id) not in self._given_up:
+        if (origin, call_id) not in self.given_up:
             return False
-        del self._given_up[(origin, call_id)]
+        del self.given_up[(origin, call_id)]
         return True

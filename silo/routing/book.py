@@ -62,6 +62,8 @@ class CallBook:
         self._answer_grace_s = answer_grace_s
         self._recalls_first = recalls_first
         self._open: dict[int, Call] = {}
+        self.get = self._open.get
+        """The open call of a number, or None."""
         self._open_bytes = 0
         self._answered_at_once = 0
         """How many calls have been answered without a pass of the loop since a caller last left one to others."""
@@ -88,9 +90,6 @@ class CallBook:
     def time(self) -> float:
         """Now, by the clock that deadlines go by."""
         return (self._loop or self._find_loop()).time()
-
-    def get(self, call_id: int) -> Call | None:
-        return self._open.get(call_id)
 
     def sent_to(self, peer: str) -> list[Call]:
         return [call for call in self._open.values() if call.target == peer]

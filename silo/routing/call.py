@@ -207,7 +207,6 @@ class Call(msgspec.Struct, eq=False):
     def as_request(
         self,
         codec: ValueCodec,
-        *,
         reply_to: SiloAddress | None,
         flags: int = 0,
         epoch: int = 0,

@@ -138,6 +138,8 @@ class Resolver:
         self._learn = learn
         self._depart = depart
         self._sought: dict[GrainId, Sought] = {}
+        self.is_resolving = self._sought.__contains__
+        """Whether calls for this grain wait here until it is found or placed."""
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks("resolver")
 
@@ -145,9 +147,6 @@ class Resolver:
         for sought in self._sought.values():
             self._disarm(sought)
         await self._tasks.close()
-
-    def is_resolving(self, grain: GrainId) -> bool:
-        return grain in self._sought
 
     def on_chance(self, why: Chance) -> None:
         """What could not be placed may be placed now."""

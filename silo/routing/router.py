@@ -106,7 +106,10 @@ class Router:
         self._telemetry = telemetry
         self._paused: dict[int, tuple[Call, asyncio.TimerHandle]] = {}
         """Calls that came back more than once, and when they are tried again."""
-        self._dead: frozenset[SiloAddress] = frozenset()
+        self.dead: frozenset[SiloAddress] = frozenset()
+        """The silos that the newest view declares dead: told before anything is done about it."""
+        self._given_up: frozenset[SiloAddress] = frozenset()
+        """Those for which all has been done."""
         self._placing: dict[GrainId, tuple[Destination, int]] = {}
         """Where this silo has just sent a grain to be activated, and by which call, until that says more."""
         self._placing_for_others: dict[tuple[str, GrainId], tuple[Destination, float]] = {}
@@ -136,6 +139,8 @@ class Router:
             learn=cache.learn,
             depart=self._depart,
         )
+        self.is_resolving = self._resolver.is_resolving
+        """Whether calls wait until a grain is found or placed."""
         book.attach(self.route, self._recall)
 
     async def close(self) -> None:
@@ -148,10 +153,6 @@ class Router:
         """How many calls of others are here, queued or running."""
         return len(self._arrivals)
 
-    def is_resolving(self, grain: GrainId) -> bool:
-        """Whether calls wait until this grain is found or placed."""
-        return self._resolver.is_resolving(grain)
-
     async def emptied(self) -> None:
         """Wait until no call of another silo is here: each was answered, or sent on."""
         await self._arrivals.emptied()
@@ -160,14 +161,15 @@ class Router:
 
     def route(self, call: Call) -> None:
         """Send a call on its way, by what is known now."""
-        if self._resolver.is_resolving(call.grain):
+        grain = call.grain
+        if self.is_resolving(grain):
             self._resolver.wait(call)
             return
-        activation = self._catalog.get(call.grain)
+        activation = self._catalog.get(grain)
         if activation is not None:
             self._here(call, activation)
             return
-        entry = self._cache.get(call.grain)
+        entry = self._cache.get(grain)
         if entry is not None and self._may_serve(entry):
             self._send(call, Destination(entry))
             return
@@ -235,10 +237,10 @@ class Router:
 
     def _may_serve(self, entry: Entry) -> bool:
         silo = entry.silo
-        return silo != self.me and not self._membership.view.is_dead(silo) and silo not in self._going
+        return silo not in self.dead and silo not in self._going and silo != self.me
 
     def _here(self, call: Call, activation: Activation) -> None:
-        if call.is_control:
+        if call.flags & Flag.CONTROL:
             self._control.on_control(call, activation)
             return
         if call.origin is None:
@@ -291,11 +293,7 @@ class Router:
 
     def _write(self, call: Call, link: Link, entry: Entry | None, flags: int, expected: Entry | None) -> None:
         request = call.as_request(
-            self._codec,
-            reply_to=call.origin or self.me,
-            flags=flags,
-            epoch=entry.epoch if entry is not None else 0,
-            expected=expected,
+            self._codec, call.origin or self.me, flags, entry.epoch if entry is not None else 0, expected
         )
         if call.origin is not None:  # should it not be written, the frame is all that is left of the call
             request.left_s = call.left_s(self._loop.time())
@@ -306,9 +304,7 @@ class Router:
         is_large = len(request.payload) >= self.book.large_bytes and call.lane is not None
         on_written = self.book.lanes.block(call) if is_large else None
         try:
-            link.send(
-                request, deadline=call.deadline, on_written=on_written, force=call.origin is not None or call.tries > 0
-            )
+            link.send(request, call.deadline, on_written, call.origin is not None or call.tries > 0)
         except SiloError:
             call.target = None
             if on_written is not None:
@@ -355,46 +351,52 @@ class Router:
 
     def on_request(self, request: Request) -> None:
         """A call from another silo."""
-        call = Call(
+        flags = request.flags
+        call = Call(  # by position: by name takes twice the time
             request.id,
             request.grain,
             request.method,
-            caller=request.caller,
-            deadline=None if request.left_s is None else self._loop.time() + request.left_s,
-            on_answer=self._reply,
-            encoded=request.payload,
-            codec=request.codec,
-            path=request.path,
-            flags=request.flags,
-            hops=request.hops,
-            trace=request.trace,
-            hint=request.hint,
-            origin=request.reply_to,
+            request.caller,
+            None if request.left_s is None else self._loop.time() + request.left_s,
+            self._reply,
+            None,
+            None,
+            request.payload,
+            request.codec,
+            0,
+            None,
+            request.path,
+            flags,
+            request.hops,
+            request.leg,
+            request.trace,
+            request.reply_to,
+            request.hint,
+            request.epoch,
         )
-        call.sender_epoch = request.epoch
-        call.leg = request.leg
         if request.reply_to == self.me:  # it came back to its caller's silo, forwarded: its book has it
             own = self.book.get(request.id)
             if own is None:
                 return
             self._come_home(own, request)
             return
-        if self._arrivals.was_given_up(request.reply_to, request.id):
+        if self._arrivals.given_up and self._arrivals.was_given_up(request.reply_to, request.id):
             return  # its caller has gone: it was on its way by another silo when that was said
-        if call.flags & Flag.FORWARDED and not self._may_come(call):
+        forced = flags & Flag.FORWARDED != 0
+        if forced and not self._may_come(call):
             return  # its caller has been told that it will not run
-        refusal = self._arrivals.take(call, forced=bool(call.flags & Flag.FORWARDED))
+        refusal = self._arrivals.take(call, forced=forced)
         if refusal is not None:
             call.on_answer(call, Answer.failed(refusal))
             return
         activation = self._catalog.get(call.grain)
-        if activation is not None and not self._resolver.is_resolving(call.grain):  # as for nearly all
+        if activation is not None and not self.is_resolving(call.grain):  # as for nearly all
             self._here(call, activation)
             return
         if (
             request.flags & Flag.PLACED
             and self._catalog.get(request.grain) is None
-            and not self._resolver.is_resolving(request.grain)
+            and not self.is_resolving(request.grain)
         ):
             self._place_here(call, request.expected)
             return
@@ -422,7 +424,7 @@ class Router:
                 request.flags & Flag.PLACED
                 and kind is not None
                 and self._is_active
-                and not self._resolver.is_resolving(call.grain)
+                and not self.is_resolving(call.grain)
             ):
                 activation = self._catalog.activate(call.grain, kind, request.expected, call.trace)
         if activation is None:
@@ -460,13 +462,13 @@ class Router:
             return
         call.answered = True
         assert call.origin is not None
-        if not self._membership.view.is_dead(call.origin):
+        if call.origin not in self.dead:
             answer.send_on(self._links.to(call.origin), call.id, self._codec)
 
     def _tell(self, silo: SiloAddress, frame: Frame) -> None:
         if silo == self.me:
             self.on_frame(self.me, frame)
-        elif not self._membership.view.is_dead(silo):
+        elif silo not in self.dead:
             self._links.to(silo).send(frame)
 
     def on_frame(self, peer: SiloAddress, frame: Frame) -> None:
@@ -538,9 +540,7 @@ class Router:
                 call, TooManyHops(f"{call.grain}: its silo changed {self._limits.tries_max} times while it was called")
             )
             return
-        call.on_answer(
-            call, Answer(OUTCOMES[reply.outcome], payload=reply.payload, codec=reply.codec, entry=reply.entry)
-        )
+        call.on_answer(call, Answer(OUTCOMES[reply.outcome], None, None, reply.payload, reply.codec, reply.entry))
 
     def _again(self, call: Call, give_up: NotExecuted) -> None:
         """It came back without having run: try again, a bounded number of times."""
@@ -650,15 +650,14 @@ class Router:
     def on_view(self, view: View) -> None:
         self._going = {silo for silo in self._going if view.is_alive(silo)}
         self._resolver.on_chance(Chance.MEMBERS_CHANGED)
-        dead = frozenset(row.silo for row in view.table.rows if row.status is SiloStatus.DEAD)
-        if dead - self._dead:
-            self.forwarded.forget(dead)
-            for call in self.book.forwarded_by(dead - self._dead):
+        newly, self._given_up = view.dead - self._given_up, view.dead
+        if newly:
+            self.forwarded.forget(view.dead)
+            for call in self.book.forwarded_by(newly):
                 self._ask_for(call)
             for call, timer in sorted(self._paused.values(), key=lambda paused: paused[0].id):
                 timer.cancel()
                 self._retry(call)
-        self._dead = dead
         self._unreached.release_all_but(self._is_to_be_reached)
 
     def _ask_for(self, call: Call) -> None:

@@ -50,7 +50,7 @@ OUTCOMES: Final = {int(outcome): outcome for outcome in Outcome}
 """By number: a look-up takes a small part of the time that `Outcome(number)` does."""
 
 
-class Request(msgspec.Struct, array_like=True, tag=1):
+class Request(msgspec.Struct, array_like=True, tag=1, gc=False):
     """One call on its way to a grain."""
 
     id: int
@@ -79,7 +79,7 @@ class Request(msgspec.Struct, array_like=True, tag=1):
     """How often it has been forwarded, whatever `hops` has been given back; a try begins well above the one before."""
 
 
-class Reply(msgspec.Struct, array_like=True, tag=2):
+class Reply(msgspec.Struct, array_like=True, tag=2, gc=False):
     """The end of a call."""
 
     id: int
@@ -90,7 +90,7 @@ class Reply(msgspec.Struct, array_like=True, tag=2):
     """The entry that the caller's silo should go by from now on, where it went by another."""
 
 
-class Cancel(msgspec.Struct, array_like=True, tag=3):
+class Cancel(msgspec.Struct, array_like=True, tag=3, gc=False):
     """The caller no longer waits for the call."""
 
     id: int
@@ -98,7 +98,7 @@ class Cancel(msgspec.Struct, array_like=True, tag=3):
     reply_to: SiloAddress | None = None
 
 
-class Forwarded(msgspec.Struct, array_like=True, tag=4):
+class Forwarded(msgspec.Struct, array_like=True, tag=4, gc=False):
     """To the caller's silo: this call went on to another silo."""
 
     id: int
@@ -109,14 +109,14 @@ class Forwarded(msgspec.Struct, array_like=True, tag=4):
     """The call's leg from here on: what silos say of one call overtakes each other, and the highest leg is true."""
 
 
-class Admitted(msgspec.Struct, array_like=True, tag=5):
+class Admitted(msgspec.Struct, array_like=True, tag=5, gc=False):
     """To the caller's silo: the turn of this forwarded call starts, so later ones may go direct."""
 
     id: int
     grain: GrainId
 
 
-class Claim(msgspec.Struct, array_like=True, tag=6):
+class Claim(msgspec.Struct, array_like=True, tag=6, gc=False):
     """To the holder of an entry: have you this call? If not, refuse its id until its deadline."""
 
     id: int
@@ -124,7 +124,7 @@ class Claim(msgspec.Struct, array_like=True, tag=6):
     left_s: float | None
 
 
-class ClaimAnswer(msgspec.Struct, array_like=True, tag=7):
+class ClaimAnswer(msgspec.Struct, array_like=True, tag=7, gc=False):
     """Whether the call was there; if not, it is refused there from now on."""
 
     id: int
@@ -189,7 +189,7 @@ class Withdraw(msgspec.Struct, array_like=True, tag=13):
     move: int
 
 
-class Load(msgspec.Struct, array_like=True, tag=14):
+class Load(msgspec.Struct, array_like=True, tag=14, gc=False):
     """What a silo says of its load, about once a second. `lag_s` is its loop's recent lag."""
 
     activations: int
@@ -273,7 +273,7 @@ Frame = (
 )
 
 
-class Batch(msgspec.Struct, array_like=True, tag=64):
+class Batch(msgspec.Struct, array_like=True, tag=64, gc=False):
     """What one message carries: consecutive frames, the number of the first, and all that was received up to now."""
 
     first: int
