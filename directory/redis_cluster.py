@@ -71,6 +71,13 @@ class ClusterClient:
             raise answer
         return answer
 
+    def server_of(self, key: str) -> str:
+        """Where the key lies, as far as is known: the server's address, or nothing."""
+        try:
+            return str(self._server_for(("", key), None).name)
+        except RedisClusterException:  # nobody has its slot, or nobody was asked yet
+            return ""
+
     def pipeline(self, transaction: bool = False) -> ClusterPipeline:
         """Commands that travel together to each server, and succeed or fail alone."""
         return ClusterPipeline(self)

@@ -32,6 +32,7 @@ from silo.directory.directory_scripts import (
     unpack_row,
 )
 from silo.directory.errors import DirectoryRowUnreadable, DirectoryUnavailable, InvalidSettings
+from silo.directory.redis_cluster import ClusterClient
 from silo.directory.redis_connection import RedisClient, RedisPipeline, asked, is_transient, open_redis
 
 GRAINS_PER_ROUND_MAX: Final = 2_000
@@ -98,6 +99,11 @@ class RedisDirectory:
             raise
         if not run or tuple(int(part) for part in version.split(".")[:2]) < VERSION_MIN:
             raise InvalidSettings(f"the directory needs Redis 6.2 or Valkey, with a run_id; found version {version!r}")
+
+    def part_of(self, grain: GrainId) -> str:
+        if not isinstance(self._redis, ClusterClient):
+            return ""  # there is but one
+        return self._redis.server_of(self._keys[bucket_of(str(grain))][0])
 
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         def command(bucket: int, places: list[int]) -> _Command:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -68,6 +69,14 @@ def empty_master(servers: SlotCluster, _: int) -> Any:
     return servers.without_slots()[0]
 
 
+def table_at(url: str, cluster: str) -> RedisMembershipTable:
+    return RedisMembershipTable(partial(open_sync, url), cluster)
+
+
+def hints_at(url: str, cluster: str) -> RedisHints:
+    return RedisHints(partial(open_sync, url), cluster, TIMEOUT_S)
+
+
 async def registered(directory: RedisDirectory, expected: Entry | None, silo: SiloAddress, activation: str) -> Entry:
     (entry,) = await directory.register([Registration(ADA, silo, activation, expected=expected)])
     assert entry is not None
@@ -110,7 +119,7 @@ def test_S103_the_membership_tables_slot_is_moved_and_every_request_is_answered(
 ) -> None:
     slot = slot_of(members_key(cluster_name))
     to = target(servers, slot)
-    with contextlib.closing(RedisMembershipTable(lambda timeout_s: open_sync(servers.url, timeout_s), cluster_name)):
+    with contextlib.closing(table_at(servers.url, cluster_name)) as table:
         joined = table.ask(Join(ONE, SiloInfo(name="one")), TIMEOUT_S)
         source = servers.begin_move(slot, to)
         try:
@@ -131,8 +140,8 @@ async def test_a_change_is_hinted_at_though_the_tables_slot_has_moved(servers: S
     redis = open_redis(servers.url)
     reader = MembersReader(redis, cluster_name, read_every_s=60.0)
     reader.subscribe(lambda view: heard.append(view.version))
-    hints = RedisHints(lambda timeout_s: open_sync(servers.url, timeout_s), cluster_name, TIMEOUT_S)
-    table = RedisMembershipTable(lambda timeout_s: open_sync(servers.url, timeout_s), cluster_name)
+    hints = hints_at(servers.url, cluster_name)
+    table = table_at(servers.url, cluster_name)
     hints.tend(0.0)
     following = asyncio.create_task(reader.follow())
     try:
@@ -223,12 +232,9 @@ async def test_a_cluster_of_which_no_server_answers_is_unavailability_and_no_cra
         await MembersReader(redis, cluster_name).read()
     await redis.aclose()
 
-    def open_client(timeout_s: float) -> Any:
-        return open_sync(url, timeout_s)
-
     told: list[Answered | Failed] = []
     failed: list[BaseException] = []
-    table = RedisMembershipTable(open_client, cluster_name)
+    table = table_at(url, cluster_name)
     asker = TableAsker(table, TIMEOUT_S, lambda: 0.0, told.append, failed.append)
     asker.start()
     asker.ask(Read())
@@ -238,7 +244,7 @@ async def test_a_cluster_of_which_no_server_answers_is_unavailability_and_no_cra
     assert not failed
     assert isinstance(told[0], Failed)
     assert isinstance(told[0].because, MembershipUnavailable)
-    hints = RedisHints(open_client, cluster_name, TIMEOUT_S)
+    hints = hints_at(url, cluster_name)
     hints.tend(0.0)
     assert hints.fileno() is None
 
