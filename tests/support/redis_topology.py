@@ -8,6 +8,7 @@ import subprocess
 from collections import Counter as Tally
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,8 @@ from tests.support.redis_server import ask_until, server_for_tests
 
 SERVICE = "main"
 """What the sentinels call the master and its replica."""
+SENTINEL_PERIODS = ("info-period", 500, "publish-period", 200)
+"""In ms: how soon sentinels see that a server has not the role that it should have; by default in 8 to 20 s."""
 SLOTS = 16384
 NODE_TIMEOUT_MS = 1000
 """After how long without an answer the servers of a Redis Cluster suspect one of them."""
@@ -67,7 +70,8 @@ def replicated(folder: Path, sentinels: int = 1) -> Generator[Replicated]:
         for port in ports:
             running.enter_context(_sentinel(folder, port, master.port, quorum=sentinels // 2 + 1))
         for port in ports:
-            ask_until(lambda port=port: _knows_all(port, sentinels))  # type: ignore[misc]  # a default binds the loop's value
+            ask_until(partial(_knows_all, port, sentinels))
+            ask(f"redis://127.0.0.1:{port}", "SENTINEL DEBUG", *SENTINEL_PERIODS)
         yield Replicated(master, replica, [f"127.0.0.1:{port}" for port in ports])
 
 
