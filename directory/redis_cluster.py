@@ -24,6 +24,7 @@ from redis.exceptions import (
     MovedError,
     RedisClusterException,
     RedisError,
+    SlotNotCoveredError,
     TimeoutError,
 )
 
@@ -136,7 +137,11 @@ class ClusterClient:
         if asked is not None:
             return self._server_named_by(asked)
         key = words[3] if words[0] in _SCRIPTS else words[1]
-        return cast("ClusterNode", self._cluster.nodes_manager.get_node_from_slot(self._cluster.keyslot(key)))
+        slot = self._cluster.keyslot(key)
+        servers = cast("dict[int, list[ClusterNode]]", self._cluster.nodes_manager.slots_cache).get(slot)
+        if not servers:
+            raise SlotNotCoveredError(f"no server is known to have slot {slot}")
+        return servers[0]
 
     def _server_named_by(self, redirection: AskError) -> ClusterNode:
         """Where to ask instead: be it a server that has no slot yet, and is in nobody's answer to CLUSTER SLOTS."""

@@ -302,6 +302,11 @@ def error_codes(error: BaseException) -> set[str]:
     return by_class | set(_CODE.findall(str(error))) if isinstance(error, redis.exceptions.ResponseError) else by_class
 
 
+def part_of(client: RedisClient, key: str) -> str:
+    """Which server has the key, where there are several: what waits for one must not hold up what another could do."""
+    return client.server_of(key) if isinstance(client, ClusterClient) else ""
+
+
 async def drop_idle(client: RedisClient) -> None:
     """Close the idle connections, so that the next command looks up anew which server to talk to."""
     pool = getattr(client, "connection_pool", None)  # a Redis Cluster client has none, and follows redirections instead

@@ -26,7 +26,7 @@ from tests.process.stage import GRAINS as GRAINS_MODULE
 from tests.process.stage import Stage
 from tests.process.test_persistence import Depositor
 from tests.support.redis_server import ask_until, standing_still
-from tests.support.redis_topology import Replicated, SlotCluster, ask, replicated, slot_cluster, slot_of
+from tests.support.redis_topology import SERVICE, Replicated, SlotCluster, ask, replicated, slot_cluster, slot_of
 
 pytestmark = pytest.mark.redis
 
@@ -154,7 +154,7 @@ async def deposits(client: Client) -> AsyncGenerator[None]:
 async def test_S103_a_failover_to_the_replica_stops_no_existing_activation_and_loses_none(
     replicated_servers: Replicated, cluster_name: str, tmp_path: Path
 ) -> None:
-    """The master is killed; its replica takes over; the master comes back as a replica."""
+    """The master is killed, and its replica takes over; it comes back as a replica, and is made the master again."""
     servers = replicated_servers
     async with under_load(servers.url, cluster_name, tmp_path) as (stage, client):
         before = await entries_of(stage)
@@ -173,7 +173,9 @@ async def test_S103_a_failover_to_the_replica_stops_no_existing_activation_and_l
             assert await asyncio.gather(*(counter.read() for counter in fresh)) == [0] * len(fresh)
             await asyncio.to_thread(ask_until, lambda: bool(ask(servers.master.url, "ROLE")[0] == b"slave"))
             await asyncio.to_thread(ask_until, lambda: bool(ask(servers.replica.url, "WAIT", 1, 100) == 1))
-            await moved_around(client, ["0"])
+        await asyncio.to_thread(ask, f"redis://{servers.sentinels[0]}", "SENTINEL FAILOVER", SERVICE)
+        await asyncio.to_thread(ask_until, lambda: bool(ask(servers.master.url, "ROLE")[0] == b"master"))
+        await moved_around(client, ["0"])
         after = await entries_of(stage)
         assert set(before) <= set(after)
         for grain in (GrainId("counter", str(key)) for key in range(5)):

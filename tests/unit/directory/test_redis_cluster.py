@@ -22,8 +22,8 @@ from silo.directory.redis_connection import open_redis, open_sync
 from silo.directory.redis_directory import RedisDirectory
 from silo.directory.redis_hints import RedisHints
 from silo.directory.redis_membership import RedisMembershipTable, members_key
-from silo.persistence.contract import NO_ETAG, Change, Claim, StateBody, Written
-from silo.persistence.redis_storage import RedisStorage
+from silo.persistence.contract import NO_ETAG, Change, Claim, StateBody, StoredState, Written
+from silo.persistence.redis_storage import COMMANDS_IN_FLIGHT_MAX, RedisStorage
 from silo.persistence.storage_scripts import state_key
 from tests.support.redis_server import ask_until, standing_still
 from tests.support.redis_topology import SlotCluster, ask, slot_cluster, slot_of
@@ -191,6 +191,27 @@ async def test_a_slot_is_moved_under_stored_states(servers: SlotCluster, cluster
         await storage.close()
 
 
+async def test_a_master_that_stands_still_keeps_only_its_own_states_waiting(
+    servers: SlotCluster, cluster_name: str
+) -> None:
+    stuck = servers.servers[0]
+    claims = [Claim(GrainId("k", str(number)), 5, "a1") for number in range(300)]
+    of_stuck = [claim for claim in claims if servers.owner(slot_of(state_key(cluster_name, claim.grain))) is stuck]
+    assert len(of_stuck) > 2 * COMMANDS_IN_FLIGHT_MAX
+    storage = RedisStorage.at(servers.url, cluster_name)
+    try:
+        assert await storage.read(claims[0], ["profile"]) == [StoredState()]
+        with standing_still(stuck):
+            late = [asyncio.create_task(storage.read(claim, ["profile"])) for claim in of_stuck]
+            async with asyncio.timeout(TIMEOUT_S):
+                for claim in (claim for claim in claims if claim not in of_stuck):
+                    assert await storage.read(claim, ["profile"]) == [StoredState()]
+            assert not any(read.done() for read in late)
+        await asyncio.wait(late)
+    finally:
+        await storage.close()
+
+
 async def test_a_master_that_stands_still_fails_its_own_buckets_alone(
     directory: RedisDirectory, servers: SlotCluster, cluster_name: str
 ) -> None:
@@ -217,6 +238,22 @@ async def test_a_master_that_stands_still_fails_its_own_buckets_alone(
                 break
     assert {entry.activation for entry in entries if entry is not None} == {"a1"}
     assert None not in entries
+
+
+async def test_a_slot_that_nobody_has_is_unavailable_alone(cluster_name: str) -> None:
+    with slot_cluster(masters=1) as servers:
+        slot = slot_of_grain(ADA, cluster_name)
+        ask(servers.servers[0].url, "CLUSTER DELSLOTS", slot)
+        directory = RedisDirectory.at(servers.url, cluster_name)
+        other = next(
+            grain for grain in (GrainId("k", str(n)) for n in range(9)) if bucket_of(str(grain)) != bucket_of(str(ADA))
+        )
+        try:
+            with pytest.raises(DirectoryUnavailable):
+                await directory.lookup([ADA])
+            assert await directory.lookup([other]) == [None]
+        finally:
+            await directory.close()
 
 
 async def test_a_cluster_of_which_no_server_answers_is_unavailability_and_no_crash(cluster_name: str) -> None:
