@@ -198,7 +198,7 @@ def open_redis(url: str) -> RedisClient:
     if target.mode == "sentinel":
         options |= untried | {"max_connections": CONNECTIONS_MAX}
         to_sentinels, to_master = _logins(target.options)
-        sentinel: Any = redis.asyncio.sentinel.Sentinel(list(target.hosts), sentinel_kwargs=options | to_sentinels)
+        sentinel: Any = _Sentinels(list(target.hosts), sentinel_kwargs=options | to_sentinels)
         master = sentinel.master_for(target.service, redis_class=_BehindSentinel, **(options | to_master))
         return cast("RedisClient", master)
     pool = cast("Any", redis.asyncio.BlockingConnectionPool).from_url(
@@ -235,6 +235,24 @@ def _logins(options: Options) -> tuple[Options, Options]:
     if "ssl" in options:
         to_sentinels["ssl"] = options["ssl"]
     return to_sentinels, {name: option for name, option in options.items() if name not in _SENTINEL_OPTIONS}
+
+
+class _Sentinels(redis.asyncio.sentinel.Sentinel):
+    """The sentinels, none of whom is forgotten.
+
+    redis-py puts the one that has answered in front by its place in the list; when two commands do so at once, the list
+    has one of them twice and another one no more, which then is neither asked again nor closed.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._all: tuple[Any, ...] = tuple(cast("list[Any]", self.sentinels))
+
+    async def discover_master(self, service_name: str) -> Any:
+        try:
+            return await super().discover_master(service_name)
+        finally:
+            self.sentinels = list(dict.fromkeys((*self.sentinels, *self._all)))
 
 
 class _BehindSentinel(redis.asyncio.Redis):

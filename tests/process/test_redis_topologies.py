@@ -175,6 +175,8 @@ async def test_S103_a_failover_to_the_replica_stops_no_existing_activation_and_l
             await asyncio.to_thread(ask_until, lambda: bool(ask(servers.replica.url, "WAIT", 1, 100) == 1))
         await asyncio.to_thread(ask, f"redis://{servers.sentinels[0]}", "SENTINEL FAILOVER", SERVICE)
         await asyncio.to_thread(ask_until, lambda: bool(ask(servers.master.url, "ROLE")[0] == b"master"))
+        # Until it has heard of it the other one is a master, too: what it still takes is lost.
+        await asyncio.to_thread(ask_until, lambda: bool(ask(servers.replica.url, "ROLE")[0] == b"slave"))
         await moved_around(client, ["0"])
         after = await entries_of(stage)
         assert set(before) <= set(after)

@@ -14,9 +14,10 @@ from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.contract import Registration
 from silo.directory.directory_scripts import RUN_JUMP
 from silo.directory.errors import DirectoryUnavailable
-from silo.directory.redis_connection import open_sync
+from silo.directory.redis_connection import open_redis, open_sync
 from silo.directory.redis_directory import RedisDirectory
-from tests.support.redis_topology import Replicated, ask, replicated
+from silo.embedded import free_port
+from tests.support.redis_topology import SERVICE, Replicated, ask, replicated
 
 pytestmark = pytest.mark.redis
 
@@ -59,3 +60,18 @@ async def test_a_failover_is_followed_and_jumps_epochs(directory: RedisDirectory
 def test_a_blocking_client_finds_the_master(servers: Replicated) -> None:
     with contextlib.closing(cast("Any", open_sync(servers.url, 1.0))) as client:
         assert client.info("server")["tcp_port"] == servers.master.port
+
+
+async def test_commands_that_look_for_the_master_at_once_forget_no_sentinel(servers: Replicated) -> None:
+    """The first of the URL does not answer, so that each command puts another one in front."""
+    hosts = [f"127.0.0.1:{free_port()}", *servers.sentinels, f"127.0.0.1:{free_port()}"]
+    client: Any = open_redis(f"redis+sentinel://{','.join(hosts)}/{SERVICE}")
+    try:
+        await asyncio.gather(*(client.execute_command("PING") for _ in range(8)))
+        asked = {
+            f"127.0.0.1:{sentinel.connection_pool.connection_kwargs['port']}"
+            for sentinel in client.connection_pool.sentinel_manager.sentinels
+        }
+        assert asked == set(hosts)
+    finally:
+        await client.aclose()
