@@ -244,15 +244,13 @@ class _Sentinels(redis.asyncio.sentinel.Sentinel):
     has one of them twice and another one no more, which then is neither asked again nor closed.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._all: tuple[Any, ...] = tuple(cast("list[Any]", self.sentinels))
-
-    async def discover_master(self, service_name: str) -> Any:
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        found: Any = self  # not annotated
+        known = tuple(found.sentinels)
         try:
-            return await super().discover_master(service_name)
+            return cast("tuple[str, int]", await cast("Any", super()).discover_master(service_name))
         finally:
-            self.sentinels = list(dict.fromkeys((*self.sentinels, *self._all)))
+            found.sentinels = list(dict.fromkeys((*found.sentinels, *known)))
 
 
 class _BehindSentinel(redis.asyncio.Redis):

@@ -26,7 +26,16 @@ from tests.process.stage import GRAINS as GRAINS_MODULE
 from tests.process.stage import Stage
 from tests.process.test_persistence import Depositor
 from tests.support.redis_server import ask_until, standing_still
-from tests.support.redis_topology import SERVICE, Replicated, SlotCluster, ask, replicated, slot_cluster, slot_of
+from tests.support.redis_topology import (
+    SERVICE,
+    Replicated,
+    SlotCluster,
+    ask,
+    is_in_role,
+    replicated,
+    slot_cluster,
+    slot_of,
+)
 
 pytestmark = pytest.mark.redis
 
@@ -165,18 +174,18 @@ async def test_S103_a_failover_to_the_replica_stops_no_existing_activation_and_l
             patient = asyncio.create_task(with_timeout(client.grain(Counter, "patient"), PATIENT_S).read())
             await ended_in_time(client.grain(Counter, "hurried"))
             assert await patient == 0
-            assert ask(servers.replica.url, "ROLE")[0] == b"master"
+            assert is_in_role(servers.replica, "master")
             promoted_after_s = stage.now() - killed_at
             await asyncio.to_thread(servers.master.restart)  # empty, and a master until the sentinels see it
             await moved_around(client, (str(key) for key in range(5)))
             fresh = [client.grain(Counter, f"fresh-{number}") for number in range(40)]
             assert await asyncio.gather(*(counter.read() for counter in fresh)) == [0] * len(fresh)
-            await asyncio.to_thread(ask_until, lambda: bool(ask(servers.master.url, "ROLE")[0] == b"slave"))
-            await asyncio.to_thread(ask_until, lambda: bool(ask(servers.replica.url, "WAIT", 1, 100) == 1))
+            await asyncio.to_thread(ask_until, lambda: is_in_role(servers.master, "slave"))
+        await asyncio.to_thread(servers.await_copies, servers.replica)
         await asyncio.to_thread(ask, f"redis://{servers.sentinels[0]}", "SENTINEL FAILOVER", SERVICE)
-        await asyncio.to_thread(ask_until, lambda: bool(ask(servers.master.url, "ROLE")[0] == b"master"))
+        await asyncio.to_thread(ask_until, lambda: is_in_role(servers.master, "master"))
         # Until it has heard of it the other one is a master, too: what it still takes is lost.
-        await asyncio.to_thread(ask_until, lambda: bool(ask(servers.replica.url, "ROLE")[0] == b"slave"))
+        await asyncio.to_thread(ask_until, lambda: is_in_role(servers.replica, "slave"))
         await moved_around(client, ["0"])
         after = await entries_of(stage)
         assert set(before) <= set(after)

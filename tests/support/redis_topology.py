@@ -37,6 +37,14 @@ def ask(url: str, *command: str | int) -> Any:
         return client.execute_command(*command)
 
 
+def is_in_role(server: EmbeddedServer, role: str) -> bool:
+    """Whether the server says that it is a `master` or a `slave`; sentinels that change it hang up its clients."""
+    try:
+        return _text(ask(server.url, "ROLE")[0]) == role
+    except ConnectionError:
+        return False
+
+
 @dataclass
 class Replicated:
     """A master, its replica, and the sentinels that watch both."""
@@ -50,9 +58,10 @@ class Replicated:
     def url(self) -> str:
         return f"redis+sentinel://{','.join(self.sentinels)}/{SERVICE}"
 
-    def await_copies(self) -> None:
-        """Wait until the replica has all that the master was told before this."""
-        with contextlib.closing(cast("Any", open_sync(self.master.url, ASK_TIMEOUT_S))) as client:
+    def await_copies(self, master: EmbeddedServer | None = None) -> None:
+        """Wait until the other server has all that the master, by default the first one, was told before this."""
+        url = (master or self.master).url
+        with contextlib.closing(cast("Any", open_sync(url, ASK_TIMEOUT_S))) as client:
             client.execute_command("SET", "silo:test:copied", "1")  # WAIT is about the writes of its own connection
             ask_until(lambda: client.execute_command("WAIT", 1, 100) == 1)
 

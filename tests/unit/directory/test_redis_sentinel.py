@@ -17,7 +17,7 @@ from silo.directory.errors import DirectoryUnavailable
 from silo.directory.redis_connection import open_redis, open_sync
 from silo.directory.redis_directory import RedisDirectory
 from silo.embedded import free_port
-from tests.support.redis_topology import SERVICE, Replicated, ask, replicated
+from tests.support.redis_topology import SERVICE, Replicated, is_in_role, replicated
 
 pytestmark = pytest.mark.redis
 
@@ -54,7 +54,7 @@ async def test_a_failover_is_followed_and_jumps_epochs(directory: RedisDirectory
 
     row = await asyncio.wait_for(moved(), FAILOVER_WITHIN_S)
     assert row == Entry(ADA, ONE, "a2", entry.epoch + RUN_JUMP + 1)
-    assert ask(servers.replica.url, "ROLE")[0] == b"master"
+    assert is_in_role(servers.replica, "master")
 
 
 def test_a_blocking_client_finds_the_master(servers: Replicated) -> None:
