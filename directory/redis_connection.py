@@ -198,7 +198,7 @@ def open_redis(url: str) -> RedisClient:
     if target.mode == "sentinel":
         options |= untried | {"max_connections": CONNECTIONS_MAX}
         to_sentinels, to_master = _logins(target.options)
-        sentinel: Any = _Sentinels(list(target.hosts), sentinel_kwargs=options | to_sentinels)
+        sentinel: Any = cast("Any", _Sentinels)(list(target.hosts), sentinel_kwargs=options | to_sentinels)
         master = sentinel.master_for(target.service, redis_class=_BehindSentinel, **(options | to_master))
         return cast("RedisClient", master)
     pool = cast("Any", redis.asyncio.BlockingConnectionPool).from_url(
