@@ -42,6 +42,10 @@ class GrainDirectory(Protocol):
         """
         ...
 
+    def part_of(self, grain: GrainId) -> str:
+        """Names the part of the store that has the grain's row; what is asked of one part does not wait for another."""
+        ...
+
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         """The rows as they stand; None where there is none."""
         ...

@@ -7,12 +7,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from redis.exceptions import RedisError
-
 from silo.directory.errors import MembershipUnavailable
 from silo.directory.logs import get_logger
 from silo.directory.membership import EMPTY_VIEW, View
-from silo.directory.redis_connection import RedisClient, cancellable
+from silo.directory.redis_connection import REDIS_ERRORS, RedisClient, cancellable
 from silo.directory.redis_membership import members_key, read_table, translated, views_channel
 
 _log = get_logger("silo.membership")
@@ -68,7 +66,7 @@ class MembersReader:
                 fields = await cancellable(self._redis.execute_command("HGETALL", self._key))
         except TimeoutError:
             raise MembershipUnavailable(f"Redis did not show the members within {READ_TIMEOUT_S} s") from None
-        except (RedisError, OSError) as error:
+        except REDIS_ERRORS as error:
             raise translated(error) from error
         if not isinstance(fields, dict):  # a client's answer to a plain command, in the older protocol
             fields = dict(zip(fields[::2], fields[1::2], strict=True))
@@ -99,7 +97,7 @@ class MembersReader:
 
     async def _follow_hints(self) -> None:
         open_pubsub = getattr(self._redis, "pubsub", None)
-        if open_pubsub is None:  # a Redis Cluster client: it reads, and is told nothing
+        if open_pubsub is None:  # it reads, and is told nothing
             await asyncio.Event().wait()
             return
         while True:
@@ -107,7 +105,7 @@ class MembersReader:
             try:
                 await cancellable(pubsub.subscribe(self._channel))
                 await self._hear(pubsub)
-            except (RedisError, OSError) as error:
+            except REDIS_ERRORS as error:
                 _log.debug("membership.hints_lost", why=str(error))
                 await asyncio.sleep(self._read_every_s)
             finally:

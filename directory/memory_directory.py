@@ -76,6 +76,9 @@ class MemoryDirectory:
     async def open(self) -> None:
         """Memory will do."""
 
+    def part_of(self, grain: GrainId) -> str:
+        return ""  # there is but one
+
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         await self._run(self._before, "lookup")
         answers = [self.rows.look_up(grain) for grain in grains]

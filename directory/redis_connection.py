@@ -27,8 +27,7 @@ import redis.connection
 import redis.exceptions
 import redis.retry
 import redis.sentinel
-from redis.asyncio.cluster import ClusterNode
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.backoff import NoBackoff
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -40,6 +39,7 @@ from tenacity import (
 
 from silo.directory.errors import DirectoryUnavailable, InvalidSettings
 from silo.directory.logs import get_logger
+from silo.directory.redis_cluster import BlockingCluster, ClusterClient
 
 Options = dict[str, Any]
 """Keyword arguments of redis-py's clients, which annotates them only in part."""
@@ -97,8 +97,6 @@ REDIS_ERRORS: Final = (OSError, redis.exceptions.RedisError, redis.exceptions.Re
 _ONE_PROTOCOL: Final[Options] = {"protocol": 2}
 """RESP2: answers in one form at every server, no HELLO for an ACL to refuse, no pushed messages among answers."""
 _SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
-_CLUSTER_BACKOFF: Final = ExponentialWithJitterBackoff(base=0.05, cap=0.4)
-"""Waits, in seconds, of redis-py's own retries; a Redis Cluster client needs some to follow redirections."""
 
 _T = TypeVar("_T")
 _log = get_logger("silo.directory.redis")
@@ -196,14 +194,11 @@ def open_redis(url: str) -> RedisClient:
     }
     untried: Options = {"retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
     if target.mode == "cluster":
-        nodes = [ClusterNode(host, port) for host, port in target.hosts]
-        redirected: Options = {"retry": redis.asyncio.retry.Retry(_CLUSTER_BACKOFF, TRIES_MAX)}
-        cluster = redis.asyncio.RedisCluster(startup_nodes=nodes, **(options | redirected | target.options))
-        return cast("RedisClient", cluster)
+        return ClusterClient(target.hosts, CONNECTIONS_MAX, **(options | untried | target.options))
     if target.mode == "sentinel":
         options |= untried | {"max_connections": CONNECTIONS_MAX}
         to_sentinels, to_master = _logins(target.options)
-        sentinel: Any = redis.asyncio.sentinel.Sentinel(list(target.hosts), sentinel_kwargs=options | to_sentinels)
+        sentinel: Any = cast("Any", _Sentinels)(list(target.hosts), sentinel_kwargs=options | to_sentinels)
         master = sentinel.master_for(target.service, redis_class=_BehindSentinel, **(options | to_master))
         return cast("RedisClient", master)
     pool = cast("Any", redis.asyncio.BlockingConnectionPool).from_url(
@@ -224,9 +219,8 @@ def open_sync(url: str, timeout_s: float) -> redis.Redis:
     untried: Options = {"retry": redis.retry.Retry(NoBackoff(), 0)}
     if target.mode == "cluster":
         nodes = [redis.cluster.ClusterNode(host, port) for host, port in target.hosts]
-        redirected: Options = {"retry": redis.retry.Retry(_CLUSTER_BACKOFF, TRIES_MAX)}
-        cluster = redis.RedisCluster(startup_nodes=nodes, **(options | redirected | target.options))
-        return cast("redis.Redis", cluster)
+        known: Options = options | untried | {"require_full_coverage": False} | target.options
+        return cast("redis.Redis", BlockingCluster(startup_nodes=nodes, **known))
     if target.mode == "sentinel":
         options |= untried
         to_sentinels, to_master = _logins(target.options)
@@ -241,6 +235,22 @@ def _logins(options: Options) -> tuple[Options, Options]:
     if "ssl" in options:
         to_sentinels["ssl"] = options["ssl"]
     return to_sentinels, {name: option for name, option in options.items() if name not in _SENTINEL_OPTIONS}
+
+
+class _Sentinels(redis.asyncio.sentinel.Sentinel):
+    """The sentinels, none of whom is forgotten.
+
+    redis-py puts the one that has answered in front by its place in the list; when two commands do so at once, the list
+    has one of them twice and another one no more, which then is neither asked again nor closed.
+    """
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        found: Any = self  # not annotated
+        known = tuple(found.sentinels)
+        try:
+            return cast("tuple[str, int]", await cast("Any", super()).discover_master(service_name))
+        finally:
+            found.sentinels = list(dict.fromkeys((*found.sentinels, *known)))
 
 
 class _BehindSentinel(redis.asyncio.Redis):
@@ -306,6 +316,11 @@ def error_codes(error: BaseException) -> set[str]:
     """The codes that a server's error names: in front, or within where Redis before 7 wraps a script's failure."""
     by_class = {name for kind, name in _CODES_OF_CLASSES if isinstance(error, kind)}
     return by_class | set(_CODE.findall(str(error))) if isinstance(error, redis.exceptions.ResponseError) else by_class
+
+
+def part_of(client: RedisClient, key: str) -> str:
+    """Which server has the key, where there are several: what waits for one must not hold up what another could do."""
+    return client.server_of(key) if isinstance(client, ClusterClient) else ""
 
 
 async def drop_idle(client: RedisClient) -> None:

@@ -32,12 +32,12 @@ from silo.directory.directory_scripts import (
     unpack_row,
 )
 from silo.directory.errors import DirectoryRowUnreadable, DirectoryUnavailable, InvalidSettings
-from silo.directory.redis_connection import RedisClient, RedisPipeline, asked, is_transient, open_redis
+from silo.directory.redis_connection import RedisClient, RedisPipeline, asked, is_transient, open_redis, part_of
 
 GRAINS_PER_ROUND_MAX: Final = 2_000
 """Grains that one pipeline asks about; longer questions go in rounds, so that no single one keeps Redis busy."""
 ROUNDS_IN_FLIGHT_MAX: Final = 16
-"""Pipelines that one directory has out at once; more wait for their turn."""
+"""Pipelines that one directory has out at once, at each server that it lies on; more wait for their turn."""
 PAGE_ENTRIES: Final = 250
 """Rows that Redis is asked to put into one page of `entries`; small buckets come whole, up to 512 rows."""
 VERSION_MIN: Final = (6, 2)
@@ -71,7 +71,9 @@ class RedisDirectory:
         self._owns_redis = False
         self._cluster = cluster
         self._keys = bucket_keys(cluster)
-        self._round_places = asyncio.Semaphore(ROUNDS_IN_FLIGHT_MAX)
+        self._round_places: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(ROUNDS_IN_FLIGHT_MAX)
+        )
 
     @classmethod
     def at(cls, url: str, cluster: str) -> RedisDirectory:
@@ -98,6 +100,9 @@ class RedisDirectory:
             raise
         if not run or tuple(int(part) for part in version.split(".")[:2]) < VERSION_MIN:
             raise InvalidSettings(f"the directory needs Redis 6.2 or Valkey, with a run_id; found version {version!r}")
+
+    def part_of(self, grain: GrainId) -> str:
+        return self._part_of(str(grain))
 
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         def command(bucket: int, places: list[int]) -> _Command:
@@ -170,6 +175,9 @@ class RedisDirectory:
         if self._owns_redis:
             await self._redis.aclose()
 
+    def _part_of(self, grain_text: str) -> str:
+        return part_of(self._redis, self._keys[bucket_of(grain_text)][0])
+
     async def _page(self, key: str, cursor: int) -> tuple[int, dict[bytes, bytes]]:
         async def scan() -> tuple[int, dict[bytes, bytes]]:
             answer = await self._redis.execute_command("HSCAN", key, cursor, "COUNT", PAGE_ENTRIES)
@@ -188,7 +196,7 @@ class RedisDirectory:
             for place in range(start, min(start + GRAINS_PER_ROUND_MAX, len(texts))):
                 places[bucket_of(texts[place])].append(place)
             commands = [command(bucket, of_bucket) for bucket, of_bucket in places.items()]
-            async with self._round_places:
+            async with self._round_places[self._part_of(texts[start])]:
                 await asked(self._redis, what, lambda: self._send(commands))  # noqa: B023 - awaited within this pass
             done += commands
         return done

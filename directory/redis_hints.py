@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 import redis
-from redis.exceptions import RedisError
 
 from silo.directory.logs import get_logger
+from silo.directory.redis_connection import REDIS_ERRORS
 from silo.directory.redis_membership import views_channel
 
 _log = get_logger("silo.membership")
@@ -82,7 +82,7 @@ class RedisHints:
                 self._heard = True
                 if message["type"] == "message" and message["data"].isdigit():
                     version = max(version, int(message["data"]))
-        except (RedisError, OSError, ValueError) as error:
+        except (*REDIS_ERRORS, ValueError) as error:
             self._give_up(f"it broke: {error}")
         return version
 
@@ -99,7 +99,7 @@ class RedisHints:
             self._pinged_at = now
             try:
                 self._pubsub.ping()
-            except (RedisError, OSError) as error:
+            except REDIS_ERRORS as error:
                 self._give_up(f"it broke: {error}")
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class RedisHints:
             self._client = self._open_client(self._timeout_s)
             self._pubsub = cast("Any", self._client).pubsub()
             self._pubsub.subscribe(self._channel)
-        except (RedisError, OSError) as error:
+        except REDIS_ERRORS as error:
             self._give_up(f"it could not be opened: {error}")
 
     def _give_up(self, because: str) -> None:

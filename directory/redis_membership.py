@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import msgspec
 import redis
-from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError
+from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import InvalidSettings, MembershipUnavailable, SiloError
@@ -36,6 +36,7 @@ from silo.directory.membership import (
     Verdict,
 )
 from silo.directory.memory_membership import DEAD_ROWS_KEPT, RUN_LEAP
+from silo.directory.redis_connection import REDIS_ERRORS
 
 ROW_FORMAT: Final = "1"
 """The first word of a row. A row of another format is left alone, and the request that met it fails."""
@@ -245,7 +246,7 @@ class RedisMembershipTable:
                 "tuple[bytes, bytes, bytes, list[bytes]]",
                 script(keys=[self._key], args=[self._channel, *_arguments(request)]),
             )
-        except (RedisError, OSError) as error:
+        except REDIS_ERRORS as error:
             self._let_go()  # the next request looks up anew which server to ask
             raise translated(error) from error
         table = read_table(dict(zip(fields[::2], fields[1::2], strict=True)), run=run.decode(), version=int(version))

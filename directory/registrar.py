@@ -1,8 +1,9 @@
 """Many callers, one question: gathers calls about single grains into batches for the directory.
 
-Calls that are made in one pass of the event loop, or while as many batches as may be are out, travel together. Batches
-run in tasks of their own, so a caller that is cancelled takes nothing from the others, and no command of the directory
-is ever cut short by it.
+Calls about one part of the directory that are made in one pass of the event loop, or while as many batches as may be
+are out, travel together; parts are the masters of a Redis Cluster, and elsewhere the directory is but one. Batches run
+in tasks of their own, so a caller that is cancelled takes nothing from the others, and no command of the directory is
+ever cut short by it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from silo.directory.errors import Closed, DirectoryRowUnreadable, DirectoryUnava
 
 BATCH_GRAINS_MAX: Final = 500
 BATCHES_IN_FLIGHT_MAX: Final = 4
-"""Of each kind of call; while so many are out, further calls gather."""
+"""Of each kind of call to one part of the directory; while so many are out, further calls gather."""
 WAITING_CALLS_MAX: Final = 100_000
-"""Of each kind of call; one more is refused with Overloaded."""
+"""Of each kind of call to one part of the directory; one more is refused with Overloaded."""
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long close lets batches that are out come to their end."""
 
@@ -37,9 +38,9 @@ class Registrar:
     """
 
     def __init__(self, directory: GrainDirectory) -> None:
-        self._lookups = _Gatherer(directory.lookup, str)
-        self._registrations = _Gatherer(directory.register, lambda wanted: str(wanted.grain))
-        self._removals = _Gatherer(directory.unregister, lambda entry: str(entry.grain))
+        self._lookups = _Parts(directory, directory.lookup, lambda grain: grain)
+        self._registrations = _Parts(directory, directory.register, lambda wanted: wanted.grain)
+        self._removals = _Parts(directory, directory.unregister, lambda entry: entry.grain)
         self._shared: dict[GrainId, _Ask[GrainId, Entry | None]] = {}
 
     async def lookup(self, grain: GrainId) -> Entry | None:
@@ -59,8 +60,8 @@ class Registrar:
 
     async def close(self) -> None:
         """Refuse what was not sent yet, and let what was sent come to its end. The directory stays open."""
-        for gatherer in (self._lookups, self._registrations, self._removals):
-            await gatherer.close()
+        for parts in (self._lookups, self._registrations, self._removals):
+            await parts.close()
 
     def _unshare(self, ask: _Ask[GrainId, Entry | None]) -> None:
         del self._shared[ask.question]
@@ -94,19 +95,19 @@ class _Ask(Generic[_Question, _Answer]):
                 waiter.set_exception(_for_one_caller(error))
 
 
-class _Gatherer(Generic[_Question, _Answer]):
-    """One kind of call: what waits, and the batches that are out."""
+class _Parts(Generic[_Question, _Answer]):
+    """One kind of call: a gatherer for each part of the directory, so that one that is away holds up no other."""
 
     def __init__(
         self,
+        directory: GrainDirectory,
         call: Callable[[Sequence[_Question]], Awaitable[list[_Answer]]],
-        grain_text: Callable[[_Question], str],
+        grain_of: Callable[[_Question], GrainId],
     ) -> None:
+        self._directory = directory
         self._call = call
-        self._grain_text = grain_text
-        self._waiting: deque[_Ask[_Question, _Answer]] = deque()
-        self._batches: set[asyncio.Task[None]] = set()
-        self._flush: asyncio.Handle | None = None
+        self._grain_of = grain_of
+        self._gatherers: dict[str, _Gatherer[_Question, _Answer]] = {}
         self._closed = False
 
     def add(
@@ -114,6 +115,34 @@ class _Gatherer(Generic[_Question, _Answer]):
     ) -> _Ask[_Question, _Answer]:
         if self._closed:
             raise Closed("the registrar is closed")
+        part = self._directory.part_of(self._grain_of(question))
+        gatherer = self._gatherers.get(part)
+        if gatherer is None:
+            gatherer = self._gatherers[part] = _Gatherer(self._call, self._grain_of)
+        return gatherer.add(question, on_taken)
+
+    async def close(self) -> None:
+        self._closed = True
+        await asyncio.gather(*(gatherer.close() for gatherer in self._gatherers.values()))
+
+
+class _Gatherer(Generic[_Question, _Answer]):
+    """One kind of call to one part of the directory: what waits, and the batches that are out."""
+
+    def __init__(
+        self,
+        call: Callable[[Sequence[_Question]], Awaitable[list[_Answer]]],
+        grain_of: Callable[[_Question], GrainId],
+    ) -> None:
+        self._call = call
+        self._grain_of = grain_of
+        self._waiting: deque[_Ask[_Question, _Answer]] = deque()
+        self._batches: set[asyncio.Task[None]] = set()
+        self._flush: asyncio.Handle | None = None
+
+    def add(
+        self, question: _Question, on_taken: Callable[[_Ask[_Question, _Answer]], None] | None = None
+    ) -> _Ask[_Question, _Answer]:
         if len(self._waiting) >= WAITING_CALLS_MAX:
             raise Overloaded(f"{WAITING_CALLS_MAX} calls already wait for the directory", "WAITING_CALLS_MAX")
         ask = _Ask(question, on_taken)
@@ -123,7 +152,7 @@ class _Gatherer(Generic[_Question, _Answer]):
         return ask
 
     async def close(self) -> None:
-        self._closed = True
+        """Refuse what waits, and let what is out come to its end; nothing is added any more."""
         if self._flush is not None:
             self._flush.cancel()
             self._flush = None
@@ -188,7 +217,7 @@ class _Gatherer(Generic[_Question, _Answer]):
         """Fail the callers whose rows cannot be read. The others, to be asked again: nothing here does harm twice."""
         readable: list[_Ask[_Question, _Answer]] = []
         for ask in asks:
-            reason = error.rows.get(text := self._grain_text(ask.question))
+            reason = error.rows.get(text := str(self._grain_of(ask.question)))
             if reason is None:
                 readable.append(ask)
             else:

@@ -7,6 +7,7 @@ pass are retried, within the bounds of `redis_connection`, and an answer that wa
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, cast
 
@@ -20,7 +21,7 @@ from silo.directory.errors import (
     StorageUnavailable,
     StoredStateUnreadable,
 )
-from silo.directory.redis_connection import CONNECTIONS_MAX, RedisClient, asked, is_transient, open_redis
+from silo.directory.redis_connection import CONNECTIONS_MAX, RedisClient, asked, is_transient, open_redis, part_of
 from silo.persistence.contract import (
     Change,
     Claim,
@@ -33,7 +34,9 @@ from silo.persistence.contract import (
 from silo.persistence.storage_scripts import READ, WRITE, check_cluster, pack_head, state_key, unpack_state
 
 COMMANDS_IN_FLIGHT_MAX: Final = CONNECTIONS_MAX
-"""Commands that one storage has out at once; more wait for their turn, and not for a connection, which would fail."""
+"""Commands that one storage has out at once, at each server that it lies on.
+
+More wait for their turn, and not for a connection, which would fail."""
 
 
 class RedisStorage:
@@ -49,7 +52,9 @@ class RedisStorage:
         self._redis = redis
         self._owns_redis = False
         self._cluster = cluster
-        self._places = asyncio.Semaphore(COMMANDS_IN_FLIGHT_MAX)
+        self._places: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(COMMANDS_IN_FLIGHT_MAX)
+        )
 
     @classmethod
     def at(cls, url: str, cluster: str) -> RedisStorage:
@@ -127,7 +132,7 @@ class RedisStorage:
             await self._redis.aclose()
 
     async def _ask(self, what: str, sending: _Sending) -> list[object]:
-        async with self._places:
+        async with self._places[part_of(self._redis, sending.key)]:
             return await asked(self._redis, f"{what} in cluster {self._cluster!r}", sending.once)
 
 
@@ -138,6 +143,7 @@ class _Sending:
         self._redis = redis
         self._script = script
         self._words = words
+        self.key = str(words[0])
         self.in_doubt = False
 
     async def once(self) -> list[object]:

@@ -25,6 +25,9 @@ class ObservedDirectory:
     async def open(self) -> None:
         await self._directory.open()
 
+    def part_of(self, grain: GrainId) -> str:
+        return self._directory.part_of(grain)
+
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         return await self._observe(
             "lookup",

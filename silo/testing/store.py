@@ -137,6 +137,9 @@ class DistantDirectory:
     async def open(self) -> None:
         await self._ask(lambda: None)
 
+    def part_of(self, grain: GrainId) -> str:
+        return ""  # there is but one
+
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         return await self._ask(lambda: [self._rows.look_up(grain) for grain in grains])
 

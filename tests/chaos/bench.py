@@ -17,7 +17,7 @@ from silo.reference import with_timeout
 from silo.testing.history import PATIENT_S, Violation
 from silo.testing.witness import read_events
 from tests.chaos.census import all_taken, disagreements
-from tests.chaos.cluster import ChaosCluster
+from tests.chaos.cluster import CLUSTER, ChaosCluster
 from tests.chaos.grains import Relay, Tallied
 from tests.chaos.moves import MoveStream
 from tests.chaos.nemesis import Nemesis
@@ -166,7 +166,10 @@ class Bench:
         await asyncio.gather(*(touch(str(key)) for key in range(self.plan.grains)))
 
     async def _agree(self, cluster: ChaosCluster, client: Client) -> None:
-        self._violations += await _until_none(lambda: disagreements(cluster, client), AGREE_WITHIN_S)
+        silos = {name: str(cluster.members.current(name)) for name in cluster.silos}
+        self._violations += await _until_none(
+            lambda: disagreements(client, cluster.redis.url, CLUSTER, silos), AGREE_WITHIN_S
+        )
 
     async def _vitals(self, cluster: ChaosCluster, client: Client) -> dict[str, Vitals]:
         censuses = await all_taken(client, cluster.silos)

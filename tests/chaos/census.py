@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from silo.client import Client
 from silo.directory.redis_directory import RedisDirectory
 from silo.reference import with_timeout
 from silo.testing.history import Placed, Violation, bijection
-from tests.chaos.cluster import CLUSTER, ChaosCluster
 from tests.chaos.grains import Census, SiloCensus
 
 ASK_TIMEOUT_S: Final = 10.0
@@ -32,16 +31,21 @@ async def all_taken(client: Client, silos: Sequence[str]) -> dict[str, SiloCensu
     return dict(zip(silos, found, strict=True))
 
 
-async def disagreements(cluster: ChaosCluster, client: Client) -> list[Violation]:
-    """Where directory, catalogs and management do not say the same."""
-    censuses = await all_taken(client, cluster.silos)
+async def disagreements(client: Client, redis: str, cluster: str, silos: Mapping[str, str]) -> list[Violation]:
+    """Where directory, catalogs and management do not say the same.
+
+    Args:
+        redis: the URL of its server.
+        silos: which incarnation each silo should be, by the silos' names.
+    """
+    censuses = await all_taken(client, list(silos))
     found: list[Violation] = []
     for name, census in censuses.items():
-        if census.silo != str(cluster.members.current(name)):
+        if census.silo != silos[name]:
             found.append(Violation("directory true", name, f"its census was taken by {census.silo}"))
         if census.catalogs != 1:
             found.append(Violation("no leak", name, f"it has {census.catalogs} catalogs in memory"))
-    directory = RedisDirectory.at(cluster.redis.url, CLUSTER)
+    directory = RedisDirectory.at(redis, cluster)
     try:
         rows = [
             Placed(str(entry.grain), str(entry.silo), entry.activation, entry.epoch)
@@ -57,7 +61,7 @@ async def disagreements(cluster: ChaosCluster, client: Client) -> list[Violation
     ]
     found += bijection(rows, living)
     status = await client.management.status()
-    if (status.activations, status.answered) != (len(rows), len(cluster.silos)):
+    if (status.activations, status.answered) != (len(rows), len(silos)):
         text = f"{status.answered} silos tell of {status.activations} activations, the directory has {len(rows)} rows"
         found.append(Violation("directory true", "management", text))
     return found

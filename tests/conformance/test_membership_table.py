@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -48,12 +49,18 @@ OK, STALE, DEAD = TableStatus.OK, TableStatus.STALE, TableStatus.DEAD
 TIMEOUT_S = 5.0
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("redis_url", marks=pytest.mark.redis),
+        pytest.param("redis_cluster_url", marks=pytest.mark.redis),
+    ]
+)
 def table(request: pytest.FixtureRequest, cluster_name: str) -> Iterator[MembershipTable]:
     if request.param == "memory":
         yield MemoryMembershipTable()
         return
-    url: str = request.getfixturevalue("redis_url")
+    url: str = request.getfixturevalue(request.param)
     redis_table = RedisMembershipTable(lambda timeout_s: open_sync(url, timeout_s), cluster_name)
     yield redis_table
     redis_table.close()
@@ -193,7 +200,8 @@ def lose(table: MembershipTable, request: pytest.FixtureRequest, cluster: str) -
     if isinstance(table, MemoryMembershipTable):
         table.lose()
         return
-    with raw(request.getfixturevalue("redis_url")) as client:
+    url: str = request.getfixturevalue(request.node.callspec.params["table"])
+    with contextlib.closing(cast("Any", open_sync(url, TIMEOUT_S))) as client:
         client.delete(members_key(cluster))
 
 

@@ -72,6 +72,7 @@ class Stage:
         redis: the URL of its server.
         folder: where the witness writes.
         settings: settings of all silos, by dotted names.
+        modules: what they host.
     """
 
     redis: str
@@ -79,12 +80,13 @@ class Stage:
     folder: Path
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    modules: Sequence[str] = (GRAINS,)
 
     def __post_init__(self) -> None:
         self.file = self.folder / "witness.jsonl"
         self.witness = FileWitness(self.file)
         self.cluster = ProcessCluster(
-            [GRAINS],
+            self.modules,
             redis=self.redis,
             cluster=self.cluster_name,
             settings=self.settings,

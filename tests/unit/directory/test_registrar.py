@@ -187,6 +187,31 @@ async def test_more_waiting_callers_than_there_may_be_are_refused(
     assert refused.limit == "WAITING_CALLS_MAX"
 
 
+class HalfStuckDirectory(MemoryDirectory):
+    """A directory in two parts, of which that of the even grains does not answer."""
+
+    def part_of(self, grain: GrainId) -> str:
+        return "odd" if int(grain.key) % 2 else "even"
+
+    async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
+        if {self.part_of(grain) for grain in grains} != {"odd"}:
+            await asyncio.Event().wait()
+        return await super().lookup(grains)
+
+
+async def test_a_part_of_the_directory_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registrar_module, "CLOSE_TIMEOUT_S", 0.01)
+    registrar = Registrar(HalfStuckDirectory())
+    asked = 2 * BATCHES_IN_FLIGHT_MAX * BATCH_GRAINS_MAX
+    lookups = [asyncio.create_task(registrar.lookup(grain(n))) for n in range(asked)]
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(*lookups[1::2]) == [None] * (asked // 2)
+    assert not any(lookup.done() for lookup in lookups[::2])
+    await registrar.close()
+    ended = await asyncio.gather(*lookups[::2], return_exceptions=True)
+    assert {type(each) for each in ended} == {DirectoryUnavailable}
+
+
 async def test_close_answers_what_was_sent_and_refuses_the_rest(directory: WatchedDirectory) -> None:
     registrar = Registrar(directory)
     directory.gate.clear()
