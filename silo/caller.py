@@ -71,6 +71,10 @@ class Caller:
         self._right = right
         self._telemetry = telemetry
         self._home = home
+        self._held_back = 0
+        """How many calls wait until what is done here may take effect; those made later stand behind them."""
+        self._turnstile = asyncio.Lock()
+        """Lets those through one by one, in the order in which they came."""
 
     def reference(self, kind: type[G], key: str) -> G:
         """A reference whose calls are made here; raises InvalidIdentity or InvalidGrain."""
@@ -100,7 +104,7 @@ class Caller:
             call.hint = str(options.hint)
         if self._telemetry is not None:
             return self._telemetry.called(call, self._send)
-        if self.closed or method.one_way or not (self._right is None or self._right.is_held()):
+        if self.closed or method.one_way or self._held_back or not (self._right is None or self._right.is_held()):
             return self._send(call)
         return self._book.wait_for(call)
 
@@ -133,7 +137,7 @@ class Caller:
     async def _send(self, call: Call) -> Any:
         if self.closed:
             raise Closed(self.closed)
-        if self._right is not None and not self._right.is_held():
+        if self._right is not None and (self._held_back or not self._right.is_held()):
             await self._until_allowed(self._right, call)
         if call.is_one_way:
             self._book.place(call)
@@ -141,13 +145,19 @@ class Caller:
         return await self._book.wait_for(call)
 
     async def _until_allowed(self, right: TurnRight, call: Call) -> None:
-        """Wait, no longer than the call may take, until what is done here may take effect."""
+        """Wait, no longer than the call may take, until what is done here may take effect; then go on without a pause.
+
+        The lock is fair, so calls go on in the order in which they came here.
+        """
+        self._held_back += 1
         try:
-            async with asyncio.timeout_at(call.deadline):
+            async with asyncio.timeout_at(call.deadline), self._turnstile:
                 await right.held()
         except TimeoutError:
             why = "this silo's lease has not been renewed in time, so it could not make the call"
             raise CallExpired(f"{call.grain}.{call.method}: {why}") from None
+        finally:
+            self._held_back -= 1
 
     async def control(self, grain: GrainId, verb: str, payload: bytes, timeout_s: float) -> Any:
         """A control call to the runtime at the grain's silo; activates nothing."""
