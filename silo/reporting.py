@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FRESH_VIEW_TIMEOUT_S = 1.0
 """How long a report waits for a reading of the members before it goes by the last one."""
 CAPACITY_TOLD_EVERY_S = 0.1
-"""How often, at most, a silo says that it is full or has room again: the first time at once, then what is true by now."""
+"""How often, at most, a silo says that it is full or has room again: at once, then what is true by the next time."""
 
 
 class Reporter:
@@ -62,11 +62,13 @@ class Reporter:
         self._router = router
         self._telemetry = telemetry
         self._on_room = on_room
+        self._is_closed = False
         self._said_full = False
         self._told_at = -CAPACITY_TOLD_EVERY_S
         self._to_tell: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
+        self._is_closed = True
         if self._to_tell is not None:
             self._to_tell.cancel()
 
@@ -123,7 +125,7 @@ class Reporter:
 
     def capacity_changed(self) -> None:
         """This silo has become full, or is about to have room again: that is told before long, and not each time."""
-        if self._to_tell is None:
+        if self._to_tell is None and not self._is_closed:
             loop = asyncio.get_running_loop()
             at = max(loop.time(), self._told_at + CAPACITY_TOLD_EVERY_S)
             self._to_tell = loop.call_at(at, self._tell_capacity)

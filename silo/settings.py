@@ -177,10 +177,10 @@ class ActivationSettings(_Checked):
     """How often idle activations are looked for."""
     state_bytes_max: Bytes = 8 * MIB
     """The largest value of one persistent state."""
-    activations_in_flight_max: Count = 512
-    """Activations that one silo makes at a time: registers, reads the state of, runs `on_activate` of. What comes beyond
-    waits in order, within the deadlines of its callers; placement passes the silo over while another can be had.
-    (In flight is rate times duration: 5,000 a second, more than a silo manages, that each take a tenth of a second.)"""
+    activations_in_flight_max: Count = 1_000
+    """Activations that one silo makes at a time: registers, reads the state of, runs `on_activate` of. What comes
+    beyond waits in order, within its callers' deadlines; placement passes the silo over while another can be had.
+    (5,000 a second, more than one silo manages, may each take a fifth of a second before this holds any back.)"""
     warm_up_s: SecondsOrNone = 0.0
     """A silo younger than this makes only its share of these at a time: by its age, and a sixteenth from the start; 0
     for all of them at once."""

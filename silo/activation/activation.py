@@ -559,7 +559,7 @@ class Activation:
         return cast("G", self._premises.reference(kind, key))
 
     async def waits_for(self, answer: Awaitable[T]) -> T:
-        """Wait for a grain that is called beside any turn; while this one is starting, others use its place meanwhile."""
+        """Wait for a grain that is called beside any turn; while this one starts, others may use its place."""
         if self.state is not State.STARTING:
             return await answer
         self._premises.lend_place(self)

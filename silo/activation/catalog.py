@@ -574,7 +574,7 @@ class Catalog:
 
 
 def _overdue(activation: Activation, now: float) -> list[Call]:
-    """The calls that wait for an activation, and whose deadlines have passed. Those of other silos have no timer here."""
+    """The calls that wait for it though their deadlines have passed: those of other silos have no timer here."""
     return [call for call in activation.turns.waiting if call.deadline is not None and now >= call.deadline]
 
 

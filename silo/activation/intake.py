@@ -24,7 +24,7 @@ WARM_UP_FLOOR: Final = 1 / 16
 class IntakeLimits:
     """How many activations a silo takes; see the settings of the same names."""
 
-    activations_in_flight_max: int = 512
+    activations_in_flight_max: int = 1_000
     warm_up_s: float = 0.0
     activations_max: int | None = None
 

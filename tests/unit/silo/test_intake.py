@@ -168,6 +168,7 @@ def test_R319_who_waits_for_a_silo_to_warm_up_begins_when_it_says_that_it_takes_
     places = intake(8, warm_up_s=16.0)
     assert [places.enter(one, BORN, inner=False) for one in "abc"] == [True, False, False]
     now = places.grows_at(BORN)
+    assert now is not None
     assert now == BORN + 4.0
     assert begun(places, now - 0.1) == []
     assert begun(places, now) == ["b"]
