@@ -181,7 +181,7 @@ def test_R319_a_silo_with_enough_in_flight_is_passed_over_by_every_policy_and_by
     assert hinted.silo != address(0)
     assert "the hint 10.0.0.0:7000" in hinted.notes[0]
     assert "256 of 256 activations in flight" in hinted.notes[0]
-    assert "silo-0 (10.0.0.0:7000/1): 256 of 256 activations in flight" in hinted.explain()
+    assert "silo-0 (10.0.0.0:7000@1): 256 of 256 activations in flight" in hinted.explain()
     busy.update({address(1), address(2)})
     assert decider.choose(ROOM, cluster(3), hint=address(0)).source == "hint"
     left_out = decider.choose(ROOM, cluster(3))
