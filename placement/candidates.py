@@ -90,9 +90,9 @@ class Narrowing:
             raise GrainUnplaceable(message) from error
         self._take_out(reasons)
 
-    def avoid(self, is_preferred: Callable[[SiloRow], str | None]) -> None:
+    def avoid(self, name: str, is_preferred: Callable[[SiloRow], str | None]) -> None:
         """Pass over the silos that the runtime gives a reason against, if others remain."""
-        self._pass_over("is_preferred", self._reasons(is_preferred))
+        self._pass_over(name, self._reasons(is_preferred))
 
     def prefer(self, advisory: PlacementFilter, failures: PolicyFailures) -> None:
         """Pass over what the filter excludes, if others remain. One that raises is left out, and noted."""

@@ -100,7 +100,10 @@ class Placement:
         type_policies: the cluster's rules for kinds that declare no policy.
         force_policies: the cluster's rules for kinds, over what these declare.
         declared: the rules that grain kinds declare.
-        is_eligible: a reason why a silo must receive nothing now (its renewals are late, it is cordoned), or None.
+        is_eligible: a reason why a silo must receive nothing now (its renewals are late, it is full), or None.
+        is_free: a reason to pass over a silo while another one can be had, a caller's hint included (it has as many
+            activations in flight as it begins at a time), or None.
+        on_chosen: told of each decision.
         is_preferred: a reason to pass over a silo while another one can be had (its event loop lags), or None.
 
     Raises:
@@ -118,11 +121,15 @@ class Placement:
         declared: Mapping[str, PlacementRule | None] | None = None,
         is_eligible: Callable[[SiloRow], str | None] | None = None,
         is_preferred: Callable[[SiloRow], str | None] | None = None,
+        is_free: Callable[[SiloRow], str | None] | None = None,
+        on_chosen: Callable[[GrainId, SiloAddress], None] | None = None,
     ) -> None:
         self._local = local
         self._rng = rng
         self._is_eligible = is_eligible
         self._is_preferred = is_preferred
+        self._is_free = is_free
+        self._on_chosen = on_chosen
         self._random = RandomPlacement()
         self._by_name: dict[str, PlacementPolicy] = {self._random.name: self._random}
         self._cluster = parse_rule(policy, "the cluster's policy", self._named)
@@ -158,12 +165,29 @@ class Placement:
         narrowing = self._narrowed_to_eligible(plan, grain, view)
         if not narrowing.candidates:
             raise narrowing.refusal()
+        if self._is_free is not None:
+            narrowing.avoid("is_free", self._is_free)
+        decision = self._decided(plan, grain, view, narrowing, hint, with_scores)
+        if self._on_chosen is not None:
+            self._on_chosen(grain, decision.silo)
+        return decision
+
+    def _decided(
+        self,
+        plan: _Plan,
+        grain: GrainId,
+        view: View,
+        narrowing: Narrowing,
+        hint: SiloAddress | None,
+        with_scores: bool,
+    ) -> Decision:
+        """By the hint, where it may be followed; else by the policy."""
         if hint is not None:
             if hint in narrowing:
                 return _decision(grain, hint, "hint", "hint", narrowing, view)
             narrowing.notes.append(f"the hint {hint} was not followed: {narrowing.why_not(hint)}")
         if self._is_preferred is not None:
-            narrowing.avoid(self._is_preferred)
+            narrowing.avoid("is_preferred", self._is_preferred)
         for advisory in plan.advisory:
             narrowing.prefer(advisory, self._failures)
         offered = PlacementView(view.version, narrowing.candidates, self._rng)

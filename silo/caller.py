@@ -103,10 +103,12 @@ class Caller:
         if options.hint is not None:
             call.hint = str(options.hint)
         if self._telemetry is not None:
-            return self._telemetry.called(call, self._send)
-        if self.closed or method.one_way or self._held_back or not (self._right is None or self._right.is_held()):
-            return self._send(call)
-        return self._book.wait_for(call)
+            answer = self._telemetry.called(call, self._send)
+        elif self.closed or method.one_way or self._held_back or not (self._right is None or self._right.is_held()):
+            answer = self._send(call)
+        else:
+            answer = self._book.wait_for(call)
+        return _while_waiting(answer) if call.flags & Flag.INNER else answer
 
     def _make(self, grain: GrainId, method: str, timeout_s: float | None, flags: int) -> Call:
         """A call of whoever runs here, not yet sent, and without its arguments.
@@ -125,6 +127,7 @@ class Caller:
         path: tuple[tuple[str, int], ...] = ()
         if turn is not None:
             turn.activation.check_alive()
+            flags |= Flag.INNER
             caller = str(turn.activation.id)
             if not flags & Flag.ONE_WAY:  # nobody waits for those, so they close no circle
                 path = turn.path
@@ -164,6 +167,11 @@ class Caller:
         call = self._make(grain, verb, timeout_s, Flag.CONTROL)
         call.encoded = payload
         call.codec = CODEC_PLAIN
-        if self._telemetry is not None:
-            return await self._telemetry.called(call, self._send)
-        return await self._send(call)
+        answer = self._send(call) if self._telemetry is None else self._telemetry.called(call, self._send)
+        return await (_while_waiting(answer) if call.flags & Flag.INNER else answer)
+
+
+def _while_waiting(answer: Awaitable[Any]) -> Awaitable[Any]:
+    """The answer to a call that a grain makes: in `on_activate`, others may be activated while it waits."""
+    turn = current_turn.get()
+    return turn.activation.waits_for(answer) if turn is not None and turn.call is None else answer

@@ -6,7 +6,8 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from silo.directory.addresses import SiloAddress
+from silo.activation.intake import full
+from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.membership import SiloRow, View
 from silo.wire.frames import Load
 
@@ -17,15 +18,32 @@ LAG_MAX_S = 0.5
 
 
 class Loads:
-    """The latest load of each silo. Serves placement policies as their runtime (`PolicyRuntime`)."""
+    """The latest load of each silo. Serves placement policies as their runtime (`PolicyRuntime`).
+
+    Args:
+        own_load: what this silo would report now, without the lag of its loop.
+        in_flight_max_unheard: how many activations a silo that has said nothing yet is taken to begin at a time.
+        on_room: told when a silo that was full says that it has room again.
+    """
 
     def __init__(
-        self, me: SiloAddress, rng: random.Random, view: Callable[[], View], own_count: Callable[[], int]
+        self,
+        me: SiloAddress,
+        rng: random.Random,
+        view: Callable[[], View],
+        own_load: Callable[[], Load],
+        *,
+        in_flight_max_unheard: int,
+        on_room: Callable[[], None],
     ) -> None:
         self._me = me
         self._rng = rng
         self._view = view
-        self._own_count = own_count
+        self._own_load = own_load
+        self._in_flight_max_unheard = in_flight_max_unheard
+        self._on_room = on_room
+        self._chosen: dict[SiloAddress, set[GrainId]] = {}
+        """The grains that this silo has sent to each other one since its last report, until they answer from there."""
         self._reports: dict[SiloAddress, tuple[Load, float]] = {}
         """Each with the time at which it came."""
         self._subscribers: list[Callable[[SiloAddress, int], None]] = []
@@ -48,7 +66,7 @@ class Loads:
         return self._view()
 
     def self_load(self) -> int:
-        return self._own_count()
+        return self._own_load().activations
 
     def peer_load(self, silo: SiloAddress) -> int | None:
         report = self._reports.get(silo)
@@ -78,15 +96,38 @@ class Loads:
 
     def report(self, silo: SiloAddress, load: Load) -> None:
         """A peer's report arrived."""
+        was_full = silo in self._reports and is_full(self._reports[silo][0])
         self._reports[silo] = load, asyncio.get_running_loop().time()
+        self._chosen.pop(silo, None)
         for on_report in tuple(self._subscribers):
             on_report(silo, load.activations)
+        if was_full and not is_full(load):
+            self._on_room()
 
     def forget(self, silo: SiloAddress) -> None:
         self._reports.pop(silo, None)
+        self._chosen.pop(silo, None)
+
+    def chosen(self, grain: GrainId, silo: SiloAddress) -> None:
+        """This silo has decided to have the grain activated there. Its own activations it counts as they are."""
+        if silo == self._me:
+            return
+        report = self._reports.get(silo)
+        most = report[0].in_flight_max if report is not None else self._in_flight_max_unheard
+        chosen = self._chosen.setdefault(silo, set())
+        if len(chosen) < (most or self._in_flight_max_unheard):  # beyond, it is passed over anyway
+            chosen.add(grain)
+
+    def answered(self, grain: GrainId, silo: SiloAddress) -> None:
+        """A call that went there with the wish to activate the grain was answered: that is done."""
+        chosen = self._chosen.get(silo)
+        if chosen is not None:
+            chosen.discard(grain)
 
     def own_report(self) -> Load:
-        return Load(self._own_count(), self._lag_s)
+        load = self._own_load()
+        load.lag_s = self._lag_s
+        return load
 
     async def next_period(self) -> None:
         """Wait for the time of the next report, and measure how late the loop is."""
@@ -94,6 +135,25 @@ class Loads:
         due = loop.time() + LOAD_PERIOD_S
         await asyncio.sleep(LOAD_PERIOD_S)
         self._lag_s = max(0.0, loop.time() - due)
+
+    def why_full(self, row: SiloRow) -> str | None:
+        """Why a silo takes no activation, by its own word; None where it does."""
+        load = self.report_of(row.silo)
+        return full(load.activations, load.activations_max) if load is not None and is_full(load) else None
+
+    def why_busy(self, row: SiloRow) -> str | None:
+        """Why activations should begin elsewhere, as far as is known here; None where they need not."""
+        load = self.report_of(row.silo)
+        chosen = len(self._chosen.get(row.silo, ()))
+        if load is None:
+            in_flight, in_flight_max = chosen, self._in_flight_max_unheard
+        else:
+            in_flight, in_flight_max = load.in_flight + chosen, load.in_flight_max
+        if in_flight_max and in_flight >= in_flight_max:
+            return f"{in_flight} of {in_flight_max} activations in flight"
+        if load is not None and load.activations_max and load.activations + chosen >= load.activations_max:
+            return full(load.activations + chosen, load.activations_max) + ", with those on their way"
+        return None
 
     def why_lagging(self, row: SiloRow) -> str | None:
         """Why placement should pass a silo over while it can; None where it need not."""
@@ -107,3 +167,8 @@ class Loads:
             return 0.0
         load, heard_at = report
         return max(load.lag_s, asyncio.get_running_loop().time() - heard_at - LOAD_PERIOD_S)
+
+
+def is_full(load: Load) -> bool:
+    """Whether the silo that says so takes no more activations."""
+    return 0 < load.activations_max <= load.activations

@@ -25,6 +25,12 @@ class MemberReport(msgspec.Struct, frozen=True):
     """The grain kinds that it hosts."""
     meta: dict[str, str] = {}
     gateway: bool = True
+    in_flight: int | None = None
+    """How many of its activations are still being made, by that report."""
+    in_flight_max: int | None = None
+    """How many it makes at a time, at its present age."""
+    activations_max: int | None = None
+    """How many it hosts at most; None for no bound."""
 
 
 class SiloReport(msgspec.Struct, frozen=True):
@@ -60,6 +66,12 @@ class MemberStatus(msgspec.Struct, frozen=True):
     kinds: tuple[str, ...]
     """The grain kinds that it hosts."""
     activations_by_kind: dict[str, int]
+    in_flight: int | None = None
+    """How many of its activations are still being made."""
+    in_flight_max: int | None = None
+    """How many it makes at a time, at its present age."""
+    activations_max: int | None = None
+    """How many it hosts at most; None for no bound."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
@@ -97,7 +109,8 @@ def summary(status: ClusterStatus) -> dict[str, object]:
         {
             "name": silo.name,
             "state": silo.state,
-            "activations": silo.activations,
+            "activations": _of(silo.activations, silo.activations_max),
+            "in flight": _of(silo.in_flight, silo.in_flight_max),
             "calls": silo.open_calls,
             "moves out/in": f"{silo.moves_out}/{silo.moves_in}" if silo.answered else "no answer",
             "lag ms": None if silo.loop_lag_s is None else round(silo.loop_lag_s * 1000, 1),
@@ -107,6 +120,13 @@ def summary(status: ClusterStatus) -> dict[str, object]:
         for silo in status.silos
     ]
     return {**figures, "members": silos}
+
+
+def _of(number: int | None, most: int | None) -> str | int | None:
+    """A number beside its bound, where it has one."""
+    if number is None or most is None:
+        return number
+    return f"{number} of {most}, full" if number >= most else f"{number} of {most}"
 
 
 def merged(first: SiloReport, others: Iterable[SiloReport]) -> ClusterStatus:
@@ -145,4 +165,7 @@ def _status(member: MemberReport, own: SiloReport | None) -> MemberStatus:
         own is not None,
         member.kinds,
         by_kind,
+        seen_by.in_flight,
+        seen_by.in_flight_max,
+        seen_by.activations_max,
     )

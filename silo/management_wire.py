@@ -38,6 +38,9 @@ def _member_to_wire(member: MemberReport) -> wire.Member:
         gateway=member.gateway,
         activations=member.activations,
         loop_lag_s=member.loop_lag_s,
+        in_flight=member.in_flight,
+        in_flight_max=member.in_flight_max,
+        activations_max=member.activations_max,
     )
 
 
@@ -67,6 +70,9 @@ def _member_from_wire(member: wire.Member) -> MemberReport:
         tuple(member.kinds),
         dict(member.meta),
         member.gateway,
+        member.in_flight if member.HasField("in_flight") else None,
+        member.in_flight_max if member.HasField("in_flight_max") else None,
+        member.activations_max if member.HasField("activations_max") else None,
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from silo.activation.catalog import Catalog
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import MembershipUnavailable
 from silo.directory.membership import Membership, SiloRow
-from silo.loads import Loads
+from silo.loads import Loads, is_full
 from silo.management_values import MemberReport, SiloReport, spread_of
 from silo.messaging.links import Links
 from silo.messaging.permissions import Role
@@ -24,10 +25,16 @@ if TYPE_CHECKING:
 
 FRESH_VIEW_TIMEOUT_S = 1.0
 """How long a report waits for a reading of the members before it goes by the last one."""
+CAPACITY_TOLD_EVERY_S = 0.1
+"""How often, at most, a silo says that it is full or has room again: at once, then what is true by the next time."""
 
 
 class Reporter:
-    """Reads what the parts of one silo know, and changes nothing."""
+    """Reads what the parts of one silo know, and changes nothing.
+
+    Args:
+        on_room: told, as the other silos are, when this one was full and has room again.
+    """
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class Reporter:
         book: CallBook,
         router: Router,
         telemetry: Telemetry | None,
+        on_room: Callable[[], None],
     ) -> None:
         self._me = me
         self._cluster = cluster
@@ -53,6 +61,16 @@ class Reporter:
         self._book = book
         self._router = router
         self._telemetry = telemetry
+        self._on_room = on_room
+        self._is_closed = False
+        self._said_full = False
+        self._told_at = -CAPACITY_TOLD_EVERY_S
+        self._to_tell: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._to_tell is not None:
+            self._to_tell.cancel()
 
     async def report(self) -> SiloReport:
         """What this silo says of itself and of the cluster; of the members as they are now, where that can be read."""
@@ -85,18 +103,41 @@ class Reporter:
             info.kinds,
             info.meta,
             info.gateway,
+            load.in_flight if load is not None else None,
+            (load.in_flight_max or None) if load is not None else None,
+            (load.activations_max or None) if load is not None else None,
         )
 
     async def run(self) -> None:
         """Tell the other silos of this one's load, and the metrics of more, once per period."""
         while True:
             await self._loads.next_period()
-            report = self._loads.own_report()
+            self._tell()
             if self._telemetry is not None:
                 self._sample(self._telemetry)
-            for link in self._links.all():
-                if link.peer.role is Role.SILO and link.attached:
-                    link.send(report)
+
+    def _tell(self) -> None:
+        report = self._loads.own_report()
+        self._said_full = is_full(report)
+        for link in self._links.all():
+            if link.peer.role is Role.SILO and link.attached:
+                link.send(report)
+
+    def capacity_changed(self) -> None:
+        """This silo has become full, or is about to have room again: that is told before long, and not each time."""
+        if self._to_tell is None and not self._is_closed:
+            loop = asyncio.get_running_loop()
+            at = max(loop.time(), self._told_at + CAPACITY_TOLD_EVERY_S)
+            self._to_tell = loop.call_at(at, self._tell_capacity)
+
+    def _tell_capacity(self) -> None:
+        self._to_tell = None
+        said_full = self._said_full
+        if is_full(self._loads.own_report()) is not said_full:
+            self._told_at = asyncio.get_running_loop().time()
+            self._tell()
+            if said_full:
+                self._on_room()
 
     def _sample(self, telemetry: Telemetry) -> None:
         view = self._membership.view
@@ -108,4 +149,6 @@ class Reporter:
             calls_open=len(self._book),
             moves_out=self._moves.leaving_count,
             moves_in=self._moves.arriving_count,
+            activations_in_flight=self._catalog.in_flight,
+            activations_waiting=self._catalog.waiting_count,
         )

@@ -12,6 +12,7 @@ import msgspec
 
 from silo.activation.activation import Activation, ActivationLimits, Premises
 from silo.activation.catalog import Catalog, CollectionLimits
+from silo.activation.intake import IntakeLimits
 from silo.caller import Caller, call_ids
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
@@ -41,6 +42,7 @@ from silo.reporting import Reporter
 from silo.routing.book import CallBook
 from silo.routing.limits import VERDICT_GRACE_S, RoutingLimits
 from silo.routing.router import Router
+from silo.routing.waking import Chance
 from silo.serialization.registry import TypeRegistry
 from silo.serialization.serializer import Serializer
 from silo.settings import SiloSettings, split_endpoint
@@ -212,7 +214,16 @@ class Runtime:
         )
         self.registrar = Registrar(self.directory)
         self.cache = DirectoryCache()
-        self.loads = Loads(self.me, chance, lambda: self.membership.view, lambda: len(self.catalog))
+        activation = settings.activation
+        intake = IntakeLimits(activation.activations_in_flight_max, activation.warm_up_s, activation.activations_max)
+        self.loads = Loads(
+            self.me,
+            chance,
+            lambda: self.membership.view,
+            self._own_load,
+            in_flight_max_unheard=intake.cap_at(0.0),  # one that has said nothing has just come
+            on_room=self._on_room,
+        )
         self.placement = Placement(
             local=self.me,
             rng=chance,
@@ -222,6 +233,8 @@ class Runtime:
             declared={kind.name: kind.placement for kind in self.kinds},
             is_eligible=self._why_ineligible,
             is_preferred=self.loads.why_lagging,
+            is_free=self.loads.why_busy,
+            on_chosen=self.loads.chosen,
         )
         self.catalog = Catalog(
             self.me,
@@ -229,7 +242,9 @@ class Runtime:
             self.registrar,
             self.cache,
             chance,
-            CollectionLimits(settings.activation.collect_after_s, settings.activation.collect_every_s),
+            CollectionLimits(activation.collect_after_s, activation.collect_every_s),
+            intake,
+            lambda: self.reporter.capacity_changed(),
         )
         moving = settings.migration
         self.moves = Moves(
@@ -289,6 +304,7 @@ class Runtime:
             ),
             book=self.book,
             rng=rng,
+            loads=self.loads,
             telemetry=self._telemetry,
         )
         ids = call_ids(rng)
@@ -311,9 +327,9 @@ class Runtime:
                 ActivationLimits(
                     queues.queue_calls_max,
                     queues.queue_bytes_max,
-                    settings.activation.activation_timeout_s,
-                    settings.activation.deactivation_timeout_s,
-                    settings.activation.activate_tries_max,
+                    activation.activation_timeout_s,
+                    activation.deactivation_timeout_s,
+                    activation.activate_tries_max,
                 ),
                 self.name,
                 self.router.route_all,
@@ -325,6 +341,9 @@ class Runtime:
                 self.storage,
                 new_call_id=ids,
                 forwarded=self.router.forwarded,
+                hasten=self.catalog.hasten,
+                lend_place=self.catalog.lend_place,
+                take_place_back=self.catalog.take_place_back,
             )
         )
         self.placement.attach(self.loads)
@@ -340,6 +359,7 @@ class Runtime:
             book=self.book,
             router=self.router,
             telemetry=self._telemetry,
+            on_room=self._on_room,
         )
 
     def _storage_parts(self, right: TurnRight) -> StorageParts | None:
@@ -364,7 +384,19 @@ class Runtime:
         silence_s = self.membership.silence_s(row.silo)
         if row.silo != self.me and silence_s > self.settings.lease.eligible_within_s:
             return f"it has not renewed its lease for {silence_s:.1f} s"
-        return None
+        return self.loads.why_full(row)
+
+    def _own_load(self) -> Load:
+        catalog = self.catalog
+        return Load(
+            len(catalog),
+            in_flight=catalog.in_flight + self.moves.arriving_count,
+            in_flight_max=catalog.in_flight_max(),
+            activations_max=catalog.activations_max or 0,
+        )
+
+    def _on_room(self) -> None:
+        self.router.on_chance(Chance.FREED)
 
     def _bind_reference(self, grain: GrainId) -> object:
         return self._bind(grain)
@@ -396,6 +428,7 @@ class Runtime:
         if link.peer.role is not Role.SILO:
             self.gateway.on_attached(link)
         elif link.peer.silo is not None:
+            link.send(self.loads.own_report())  # it need not wait a period to know what this silo can take
             self.router.on_reached(link.peer.silo)
 
     def on_detached(self, link: Link) -> None:
@@ -554,6 +587,7 @@ class Runtime:
         await self.moves.close()
         await self.router.close()
         await self.links.close(0.0)
+        self.reporter.close()
         await self.catalog.close()
         if self.storage is not None:
             await self.storage.close()

@@ -40,6 +40,7 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 
 Seconds = Annotated[float, Gt(0)]
+SecondsOrNone = Annotated[float, Ge(0)]
 Count = Annotated[int, Ge(1)]
 Bytes = Annotated[int, Ge(1)]
 
@@ -176,6 +177,15 @@ class ActivationSettings(_Checked):
     """How often idle activations are looked for."""
     state_bytes_max: Bytes = 8 * MIB
     """The largest value of one persistent state."""
+    activations_in_flight_max: Count = 1_000
+    """Activations that one silo makes at a time: registers, reads the state of, runs `on_activate` of. What comes
+    beyond waits in order, within its callers' deadlines; placement passes the silo over while another can be had.
+    (5,000 a second, more than one silo manages, may each take a fifth of a second before this holds any back.)"""
+    warm_up_s: SecondsOrNone = 0.0
+    """A silo younger than this makes only its share of these at a time: by its age, and a sixteenth from the start; 0
+    for all of them at once."""
+    activations_max: Count | None = None
+    """Activations that one silo hosts; it takes no more than that, and they are placed elsewhere. None for no bound."""
 
 
 class QueueSettings(_Checked):

@@ -113,6 +113,12 @@ class Premises:
     """Numbers for the calls that timers make."""
     forwarded: ForwardedCalls = field(default_factory=lambda: ForwardedCalls(0))
     """What is known of forwarded calls here."""
+    hasten: Callable[[Activation], None] = lambda _: None
+    """Told when a grain calls one that waits for a place among those that are begun at a time."""
+    lend_place: Callable[[Activation], None] = lambda _: None
+    """Told when `on_activate` begins to wait for another grain."""
+    take_place_back: Callable[[Activation], None] = lambda _: None
+    """Told when it waits no more."""
 
 
 class Activation:
@@ -193,6 +199,8 @@ class Activation:
         match admission:
             case Admission.WAIT:
                 call.queued_at = asyncio.get_running_loop().time()
+                if self.state is State.REGISTERING and call.flags & Flag.INNER:
+                    self._premises.hasten(self)
             case Admission.CYCLE:
                 call.on_answer(call, Answer.failed(cycle(call)))
             case Admission.FULL:
@@ -553,6 +561,16 @@ class Activation:
 
     def reference(self, kind: type[G], key: str) -> G:
         return cast("G", self._premises.reference(kind, key))
+
+    async def waits_for(self, answer: Awaitable[T]) -> T:
+        """Wait for a grain that is called beside any turn; while this one starts, others may use its place."""
+        if self.state is not State.STARTING:
+            return await answer
+        self._premises.lend_place(self)
+        try:
+            return await answer
+        finally:
+            self._premises.take_place_back(self)
 
     def request_move(
         self, to: str | SiloAddress | None, reason: str, force: bool, on_busy: OnBusy | None

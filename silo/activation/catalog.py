@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from silo.activation.activation import Activation, Premises, State, activation_failed
 from silo.activation.damping import Damping
+from silo.activation.intake import Intake, IntakeLimits
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.contract import Registration
 from silo.directory.errors import (
     ActivationDamped,
+    CallExpired,
     Closed,
     DirectoryUnavailable,
     GrainMoved,
@@ -45,6 +47,8 @@ UNFORESEEN_TRIES_MAX = 5
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 1.0
 """The pause between two attempts to reach the directory: the first, and the longest."""
+CAP_GROWS_EVERY_S = 0.001
+"""How often, at most, it is looked whether a silo that warms up may begin more at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,9 @@ class Catalog:
     """Makes, finds, deactivates and drops the activations of one silo.
 
     The catalog alone says which activations are here; the directory alone says whether they are their grains'.
+
+    Args:
+        on_capacity: told when the silo has become full, and when it has room again.
     """
 
     def __init__(
@@ -69,6 +76,8 @@ class Catalog:
         cache: DirectoryCache,
         rng: random.Random,
         limits: CollectionLimits,
+        intake_limits: IntakeLimits,
+        on_capacity: Callable[[], None],
     ) -> None:
         self.me = me
         self.kinds = kinds
@@ -85,16 +94,26 @@ class Catalog:
         self._taking_back: dict[GrainId, Activation] = {}
         """Those that a compare-and-set is out for, after the silos died that they had moved to."""
         self._damping = Damping()
+        self._intake_limits = intake_limits
+        self._on_capacity = on_capacity
+        self._intake: Intake[Activation]  # made by `open`, from when on the silo's age counts
+        self._put_off: dict[Activation, tuple[Entry | None, str]] = {}
+        """Those that wait for a place, with what they will be begun with."""
+        self._cap_grows: asyncio.TimerHandle | None = None
         self._removal: asyncio.Future[None] | None = None
         self._tasks = Tasks("catalog")
 
     def open(self, premises: Premises) -> None:
         """Begin: from now on activations can be made, and idle ones are collected."""
         self.premises = premises
+        self._intake = Intake(self._intake_limits, premises.loop.time())
         self._tasks.spawn(self._collect_idle(), "collect idle activations")
 
     async def close(self) -> None:
         """End what runs. A turn that will not be cancelled is left behind; it may use the runtime no more."""
+        self._intake.close()
+        if self._cap_grows is not None:
+            self._cap_grows.cancel()
         await self._tasks.close()
         left = await self.premises.running.close(TURN_END_S)
         if left:
@@ -106,28 +125,119 @@ class Catalog:
     def __iter__(self) -> Iterator[Activation]:
         return iter(tuple(self._activations.values()))
 
+    @property
+    def in_flight(self) -> int:
+        """How many activations are being made here because of calls."""
+        return self._intake.in_flight
+
+    @property
+    def waiting_count(self) -> int:
+        """How many wait for that to begin."""
+        return self._intake.waiting_count
+
+    def in_flight_max(self) -> int:
+        """How many this silo begins at a time, by now."""
+        return self._intake.cap(self.premises.loop.time())
+
+    @property
+    def activations_max(self) -> int | None:
+        return self._intake_limits.activations_max
+
+    def why_full(self) -> str:
+        """Why this silo takes no more activations; empty where it does."""
+        return self._intake_limits.why_full(len(self._activations))
+
     def new_activation_id(self) -> str:
         return uuid.UUID(int=self._rng.getrandbits(128), version=4).hex
 
     # ------------------------------------------------------------------------------------------------------- beginnings
 
-    def activate(self, grain: GrainId, kind: GrainKind, expected: Entry | None, trace: str = "") -> Activation:
-        """Begin to activate a grain that is not here. Calls may be admitted at once; they wait.
+    def activate(
+        self, grain: GrainId, kind: GrainKind, expected: Entry | None, trace: str = "", *, inner: bool = False
+    ) -> Activation:
+        """Begin to activate a grain that is not here, as soon as there is a place. Calls may be admitted at once.
 
         Args:
             expected: the entry to replace: of a dead silo, or left over here; None where there is none.
             trace: the traceparent of the call that wants it.
+            inner: whether that call was made by a grain.
         """
         activation = self.adopt(grain, kind, self.new_activation_id())
-        self._tasks.spawn(self._start(activation, expected, trace), f"activate {grain}")
+        if self._intake.enter(activation, self.premises.loop.time(), inner=inner):
+            self._begin(activation, expected, trace)
+        else:
+            self._put_off[activation] = (expected, trace)
+            self._begin_next(activation)
         return activation
+
+    def _begin(self, activation: Activation, expected: Entry | None, trace: str) -> None:
+        self._tasks.spawn(self._start(activation, expected, trace), f"activate {activation.id}")
+
+    def _begin_next(self, newest: Activation | None = None) -> None:
+        """Begin those that have waited for a place, where there is one, and drop those that nobody wants any more.
+
+        Args:
+            newest: one for which a call is about to be admitted.
+        """
+        now = self.premises.loop.time()
+        while (activation := self._intake.next(now)) is not None:
+            expected, trace = self._put_off.pop(activation)
+            overdue = _overdue(activation, now)
+            if activation is newest or len(overdue) < activation.turns.waiting_count:
+                self._begin(activation, expected, trace)
+                continue
+            self._intake.leave(activation)
+            self._remove(activation)
+            for call in overdue:
+                what = "the deadline passed while the grain waited for a place among those that its silo begins"
+                call.on_answer(call, Answer.failed(CallExpired(f"{call.grain}.{call.method}: {what}")))
+        self._watch_cap(now)
+
+    def _watch_cap(self, now: float) -> None:
+        """A silo that warms up may begin more by and by, though no place is given back."""
+        if self._cap_grows is None and self._intake.waiting_count:
+            at = self._intake.grows_at(now)
+            if at is not None:
+                self._cap_grows = self.premises.loop.call_at(max(at, now + CAP_GROWS_EVERY_S), self._cap_grew)
+
+    def _cap_grew(self) -> None:
+        self._cap_grows = None
+        self._begin_next()
+
+    def _leave_place(self, activation: Activation) -> None:
+        """It needs a place no more, and waits for none."""
+        self._intake.leave(activation)
+        if self._put_off:
+            self._put_off.pop(activation, None)
+            self._begin_next()
+
+    def hasten(self, activation: Activation) -> None:
+        """A grain calls an activation that waits for a place, and may be in the way of one that has one."""
+        if activation in self._put_off:
+            self._intake.hasten(activation)
+            self._begin_next()
+
+    def lend_place(self, activation: Activation) -> None:
+        """It waits for another grain, which may have to be activated here."""
+        self._intake.lend(activation)
+        if self._put_off:
+            self._begin_next()
+
+    def take_place_back(self, activation: Activation) -> None:
+        self._intake.take_back(activation)
 
     def adopt(self, grain: GrainId, kind: GrainKind, activation_id: str) -> Activation:
         """A closed activation under a given id; whoever adopts it brings it to life or drops it."""
         assert grain not in self._activations
         activation = self._activations[grain] = Activation(grain, kind, activation_id, self.premises)
         self._counted(grain, 1)
+        self._tell_if_at_bound()
         return activation
+
+    def _tell_if_at_bound(self) -> None:
+        """At the bound it has just become full, or is about to have room again."""
+        if len(self._activations) == self._intake_limits.activations_max:
+            self._on_capacity()
 
     def _counted(self, grain: GrainId, change: int) -> None:
         if self.premises.telemetry is not None:
@@ -177,6 +287,7 @@ class Catalog:
             waiting = self._remove(other)
         self._activations[activation.id] = activation
         self._counted(activation.id, 1)
+        self._tell_if_at_bound()
         activation.revive()
         self.premises.reroute(waiting)
         return True
@@ -187,6 +298,12 @@ class Catalog:
             del self._taking_back[activation.id]
 
     async def _start(self, activation: Activation, expected: Entry | None, trace: str) -> None:
+        try:
+            await self._make(activation, expected, trace)
+        finally:
+            self._leave_place(activation)
+
+    async def _make(self, activation: Activation, expected: Entry | None, trace: str) -> None:
         telemetry = self.premises.telemetry
         refusal = self._damping.refusal(activation.id, asyncio.get_running_loop().time())
         if refusal is not None:
@@ -302,6 +419,7 @@ class Catalog:
         ):  # a row that was written all the same is found, and replaced, as left over
             for call in activation.turns.waiting:
                 call.obstacle = error
+            self._leave_place(activation)  # it only waits
             await asyncio.sleep(REGISTER_PAUSE_S * (0.5 + self._rng.random()))
             self.reroute_all(activation)
             return
@@ -354,8 +472,11 @@ class Catalog:
 
     def _remove(self, activation: Activation) -> list[Call]:
         if self._activations.get(activation.id) is activation:
+            self._tell_if_at_bound()
             del self._activations[activation.id]
             self._counted(activation.id, -1)
+            if activation in self._put_off:
+                self._leave_place(activation)
             if self._removal is not None and not self._removal.done():
                 self._removal.set_result(None)
         return activation.abandon()
@@ -425,6 +546,8 @@ class Catalog:
     def abandon_all(self) -> list[Activation]:
         """Declared dead: give up every activation at once, without hooks and without writing anything."""
         everything = list(self._activations.values())
+        self._intake.close()
+        self._put_off.clear()
         self._frozen.clear()
         self._taking_back.clear()
         for activation in everything:
@@ -447,6 +570,11 @@ class Catalog:
             limit = self._limits.collect_after_s if after is None else after
             if activation.state is State.OPEN and activation.turns.is_idle and now - activation.last_used >= limit:
                 yield activation
+
+
+def _overdue(activation: Activation, now: float) -> list[Call]:
+    """The calls that wait for it though their deadlines have passed: those of other silos have no timer here."""
+    return [call for call in activation.turns.waiting if call.deadline is not None and now >= call.deadline]
 
 
 def _give_hops_back(activation: Activation) -> None:

@@ -260,6 +260,9 @@ class Moves:
         row = parts.membership.view.row(parts.me)
         if row is None or row.status is not SiloStatus.ACTIVE:
             return f"{parts.name} is leaving"
+        full = parts.catalog.why_full()
+        if full:
+            return f"{parts.name} is {full}"
         kind = parts.catalog.kinds.get(grain.kind)
         if kind is None:
             return f"{parts.name} does not host grains of kind {grain.kind!r}"

@@ -14,12 +14,14 @@ from silo.directory.cache import DirectoryCache
 from silo.directory.errors import (
     CallExpired,
     GrainKindUnknown,
+    GrainUnplaceable,
     NotExecuted,
     SiloError,
     TooManyHops,
 )
 from silo.directory.membership import Membership, SiloStatus, View
 from silo.directory.registrar import Registrar
+from silo.kinds import GrainKind
 from silo.logs import get_logger
 from silo.placement.decision import Placement
 from silo.routing.arrivals import Arrivals
@@ -40,6 +42,7 @@ from silo.wire.frames import (
     Flag,
     Forwarded,
     Frame,
+    Load,
     Outcome,
     Reply,
     Request,
@@ -67,6 +70,14 @@ TRIES_AT_ONCE = 2
 """How often a call that came back is sent again without a pause."""
 
 
+class LoadBook(Protocol):
+    """What knows how much each silo has to do; see `silo.loads`."""
+
+    def own_report(self) -> Load: ...
+
+    def answered(self, grain: GrainId, silo: SiloAddress) -> None: ...
+
+
 class ControlHandler(Protocol):
     """What answers control calls, such as `migrate`, at the grain's silo."""
 
@@ -91,6 +102,7 @@ class Router:
         limits: RoutingLimits,
         book: CallBook,
         rng: random.Random,
+        loads: LoadBook,
         telemetry: Telemetry | None = None,
     ) -> None:
         self.me = me
@@ -103,6 +115,7 @@ class Router:
         self._control = control
         self._limits = limits
         self._rng = rng
+        self._loads = loads
         self._telemetry = telemetry
         self._paused: dict[int, tuple[Call, asyncio.TimerHandle]] = {}
         """Calls that came back more than once, and when they are tried again."""
@@ -241,6 +254,8 @@ class Router:
 
     def _here(self, call: Call, activation: Activation) -> None:
         if call.flags & Flag.CONTROL:
+            if call.flags & Flag.INNER:
+                self._catalog.hasten(activation)
             self._control.on_control(call, activation)
             return
         if call.origin is None:
@@ -333,7 +348,7 @@ class Router:
             if kind is None:
                 call.on_answer(call, Answer.failed(kind_unknown(call.grain, self.me)))
                 return
-            activation = self._catalog.activate(call.grain, kind, destination.expected, call.trace)
+            activation = self._activate(call, kind, destination.expected)
         if activation is not None:
             self._here(call, activation)
         elif destination.entry is None and destination.place_on is None:
@@ -346,6 +361,9 @@ class Router:
                 note = self._note_placing if call.origin is None else self._note_placing_for_others
                 note(call, destination)
             self._send(call, destination)
+
+    def _activate(self, call: Call, kind: GrainKind, expected: Entry | None) -> Activation:
+        return self._catalog.activate(call.grain, kind, expected, call.trace, inner=bool(call.flags & Flag.INNER))
 
     # --------------------------------------------------------------------------------------------------------- arrivals
 
@@ -426,7 +444,11 @@ class Router:
                 and self._is_active
                 and not self.is_resolving(call.grain)
             ):
-                activation = self._catalog.activate(call.grain, kind, request.expected, call.trace)
+                why_full = self._catalog.why_full()
+                if why_full:
+                    self._again_elsewhere(call, self._unplaceable_here(call, why_full))
+                    return
+                activation = self._activate(call, kind, request.expected)
         if activation is None:
             self._again(call, TooManyHops(f"{call.grain}: it moved on while it was called"))
             return
@@ -452,8 +474,15 @@ class Router:
             call.on_answer(call, Answer(Outcome.MOVED))
         elif self._catalog.is_taking_back(call.grain):
             self._resolver.wait(call)
+        elif why_full := self._catalog.why_full():
+            assert call.origin is not None
+            self._tell(call.origin, self._loads.own_report())  # it gets there first, and the call is placed by it
+            call.on_answer(call, Answer(Outcome.MOVED, error=self._unplaceable_here(call, why_full)))
         else:
-            self._here(call, self._catalog.activate(call.grain, kind, expected, call.trace))
+            self._here(call, self._activate(call, kind, expected))
+
+    def _unplaceable_here(self, call: Call, why: str) -> GrainUnplaceable:
+        return GrainUnplaceable(f"{self.me} was to host {call.grain}, and is {why}")
 
     def _reply(self, call: Call, answer: Answer) -> None:
         """Send the answer of another silo's call straight to that silo."""
@@ -530,12 +559,17 @@ class Router:
             if self._telemetry is not None:
                 self._telemetry.answered_late()
             return
-        if self._placing:
-            self._placing.pop(call.grain, None)
+        if self._placing and (placing := self._placing.pop(call.grain, None)) is not None:
+            placed_on = placing[0].place_on
+            if placed_on is not None:
+                self._loads.answered(call.grain, placed_on)
         if reply.outcome == Outcome.MOVED:
             entry = self._cache.get(call.grain)
             if entry is not None and str(entry.silo) == call.target:
                 self._cache.forget(entry)
+            if reply.payload:
+                self._again_elsewhere(call, self._codec.decode_error(reply.payload, reply.codec))
+                return
             self._again(
                 call, TooManyHops(f"{call.grain}: its silo changed {self._limits.tries_max} times while it was called")
             )
@@ -544,12 +578,10 @@ class Router:
 
     def _again(self, call: Call, give_up: NotExecuted) -> None:
         """It came back without having run: try again, a bounded number of times."""
-        if call.deadline is not None and self._loop.time() >= call.deadline:
-            what = f"{call.grain}.{call.method}: the deadline passed before the call was started"
-            call.on_answer(call, Answer.failed(CallExpired(what)))
+        if self._has_expired(call):
             return
         call.tries += 1
-        call.leg = call.tries * LEGS_PER_TRY
+        self._begin_legs(call)
         if call.tries > self._limits.tries_max:
             call.on_answer(call, Answer.failed(give_up))
         else:  # whoever sends it back may know more than this silo does; that takes a moment to come round
@@ -557,6 +589,24 @@ class Router:
             self._try_later(
                 call, 0.0 if at_once else retry_pause_s(call.tries - TRIES_AT_ONCE, self._limits, self._rng)
             )
+
+    def _has_expired(self, call: Call) -> bool:
+        if call.deadline is None or self._loop.time() < call.deadline:
+            return False
+        what = f"{call.grain}.{call.method}: the deadline passed before the call was started"
+        call.on_answer(call, Answer.failed(CallExpired(what)))
+        return True
+
+    def _begin_legs(self, call: Call) -> None:
+        call.leg = (call.leg // LEGS_PER_TRY + 1) * LEGS_PER_TRY
+
+    def _again_elsewhere(self, call: Call, why: BaseException) -> None:
+        """The silo chosen for its grain is full, and has said so: place it anew, by that; it uses up no tries."""
+        if isinstance(why, SiloError):
+            call.obstacle = why
+        if not self._has_expired(call):
+            self._begin_legs(call)
+            self._try_later(call, 0.0)
 
     def _not_reached(self, call: Call, silo: SiloAddress, why: NotExecuted) -> None:
         """Its silo could not be reached, and may soon be known dead: try until the deadline; that uses up no tries."""
@@ -642,6 +692,10 @@ class Router:
         self._cache.forget_silo(peer)
         self._unreached.release(peer)
         self._forget_placings(peer)
+
+    def on_chance(self, why: Chance) -> None:
+        """What had no place may have one now."""
+        self._resolver.on_chance(why)
 
     def is_going(self, silo: SiloAddress) -> bool:
         """Whether it has said that it will leave, while the view may still call it active."""

@@ -66,6 +66,12 @@ class Instruments:
         self.activations = meter.create_up_down_counter(
             "silo.grain.activations", unit="{grain}", description="Activations on this silo."
         )
+        self.activations_in_flight = meter.create_gauge(
+            "silo.grain.activations.in_flight", unit="{grain}", description="Activations that are being made."
+        )
+        self.activations_waiting = meter.create_gauge(
+            "silo.grain.activations.waiting", unit="{grain}", description="Activations that wait to be begun."
+        )
         self.activation_duration = seconds("silo.grain.activation.duration", "What it took to activate a grain.")
         self.deactivation_duration = seconds("silo.grain.deactivation.duration", "What it took to deactivate one.")
 

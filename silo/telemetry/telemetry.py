@@ -230,12 +230,16 @@ class Telemetry:
         calls_open: int,
         moves_out: int,
         moves_in: int,
+        activations_in_flight: int,
+        activations_waiting: int,
     ) -> None:
         """What the silo measures of itself, once per load period."""
         instruments = self._instruments
         instruments.loop_lag.record(lag_s)
         instruments.spread.set(spread)
         instruments.calls_open.set(calls_open)
+        instruments.activations_in_flight.set(activations_in_flight)
+        instruments.activations_waiting.set(activations_waiting)
         instruments.moves_in_flight.set(moves_out, {"direction": "out"})
         instruments.moves_in_flight.set(moves_in, {"direction": "in"})
         for status in SiloStatus:

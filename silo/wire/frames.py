@@ -31,6 +31,8 @@ class Flag:
     """The sender placed the grain on the receiver: activate it there, expecting the entry that `expected` names."""
     FORWARDED: Final = 8
     """Came by way of another silo than the caller's: tell the caller's silo when it is admitted."""
+    INNER: Final = 16
+    """Made by a grain: should its own have to be activated, that may use a place which another activation has lent."""
 
 
 class Outcome(enum.IntEnum):
@@ -190,10 +192,17 @@ class Withdraw(msgspec.Struct, array_like=True, tag=13):
 
 
 class Load(msgspec.Struct, array_like=True, tag=14, gc=False):
-    """What a silo says of its load, about once a second. `lag_s` is its loop's recent lag."""
+    """What a silo says of its load, about once a second, and at once when it is full or has room again."""
 
     activations: int
     lag_s: float = 0.0
+    """Its loop's recent lag."""
+    in_flight: int = 0
+    """How many of the activations are still being made, or arriving."""
+    in_flight_max: int = 0
+    """How many it begins at a time, at its present age; 0 from a silo that does not say."""
+    activations_max: int = 0
+    """How many it hosts at most; 0 for no bound."""
 
 
 class Gateways(msgspec.Struct, array_like=True, tag=15):

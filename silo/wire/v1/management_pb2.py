@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsilo/wire/v1/management.proto\x12\x0csilo.wire.v1\"\x12\n\x10\x43hallengeRequest\"\x1f\n\x0e\x43hallengeReply\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\x0f\n\rStatusRequest\"\xae\x02\n\x0bStatusReply\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x14\n\x0cview_version\x18\x02 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12M\n\x13\x61\x63tivations_by_kind\x18\x04 \x03(\x0b\x32\x30.silo.wire.v1.StatusReply.ActivationsByKindEntry\x12\x12\n\nopen_calls\x18\x05 \x01(\x03\x12\x11\n\tmoves_out\x18\x06 \x01(\x03\x12\x10\n\x08moves_in\x18\x07 \x01(\x03\x12%\n\x07members\x18\x08 \x03(\x0b\x32\x14.silo.wire.v1.Member\x1a\x38\n\x16\x41\x63tivationsByKindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x98\x02\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x13\n\x0b\x61pp_version\x18\x04 \x01(\t\x12\r\n\x05kinds\x18\x05 \x03(\t\x12,\n\x04meta\x18\x06 \x03(\x0b\x32\x1e.silo.wire.v1.Member.MetaEntry\x12\x0f\n\x07gateway\x18\x07 \x01(\x08\x12\x18\n\x0b\x61\x63tivations\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nloop_lag_s\x18\t \x01(\x01H\x01\x88\x01\x01\x1a+\n\tMetaEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_activationsB\r\n\x0b_loop_lag_s\"\x1c\n\x0c\x44rainRequest\x12\x0c\n\x04silo\x18\x01 \x01(\t\"\x0c\n\nDrainReply2\xd8\x01\n\nManagement\x12I\n\tChallenge\x12\x1e.silo.wire.v1.ChallengeRequest\x1a\x1c.silo.wire.v1.ChallengeReply\x12@\n\x06Status\x12\x1b.silo.wire.v1.StatusRequest\x1a\x19.silo.wire.v1.StatusReply\x12=\n\x05\x44rain\x12\x1a.silo.wire.v1.DrainRequest\x1a\x18.silo.wire.v1.DrainReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsilo/wire/v1/management.proto\x12\x0csilo.wire.v1\"\x12\n\x10\x43hallengeRequest\"\x1f\n\x0e\x43hallengeReply\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\x0f\n\rStatusRequest\"\xae\x02\n\x0bStatusReply\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x14\n\x0cview_version\x18\x02 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12M\n\x13\x61\x63tivations_by_kind\x18\x04 \x03(\x0b\x32\x30.silo.wire.v1.StatusReply.ActivationsByKindEntry\x12\x12\n\nopen_calls\x18\x05 \x01(\x03\x12\x11\n\tmoves_out\x18\x06 \x01(\x03\x12\x10\n\x08moves_in\x18\x07 \x01(\x03\x12%\n\x07members\x18\x08 \x03(\x0b\x32\x14.silo.wire.v1.Member\x1a\x38\n\x16\x41\x63tivationsByKindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x9e\x03\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x13\n\x0b\x61pp_version\x18\x04 \x01(\t\x12\r\n\x05kinds\x18\x05 \x03(\t\x12,\n\x04meta\x18\x06 \x03(\x0b\x32\x1e.silo.wire.v1.Member.MetaEntry\x12\x0f\n\x07gateway\x18\x07 \x01(\x08\x12\x18\n\x0b\x61\x63tivations\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nloop_lag_s\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tin_flight\x18\x0b \x01(\x03H\x02\x88\x01\x01\x12\x1a\n\rin_flight_max\x18\x0c \x01(\x03H\x03\x88\x01\x01\x12\x1c\n\x0f\x61\x63tivations_max\x18\r \x01(\x03H\x04\x88\x01\x01\x1a+\n\tMetaEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_activationsB\r\n\x0b_loop_lag_sB\x0c\n\n_in_flightB\x10\n\x0e_in_flight_maxB\x12\n\x10_activations_max\"\x1c\n\x0c\x44rainRequest\x12\x0c\n\x04silo\x18\x01 \x01(\t\"\x0c\n\nDrainReply2\xd8\x01\n\nManagement\x12I\n\tChallenge\x12\x1e.silo.wire.v1.ChallengeRequest\x1a\x1c.silo.wire.v1.ChallengeReply\x12@\n\x06Status\x12\x1b.silo.wire.v1.StatusRequest\x1a\x19.silo.wire.v1.StatusReply\x12=\n\x05\x44rain\x12\x1a.silo.wire.v1.DrainRequest\x1a\x18.silo.wire.v1.DrainReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,13 +46,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUSREPLY_ACTIVATIONSBYKINDENTRY']._serialized_start=364
   _globals['_STATUSREPLY_ACTIVATIONSBYKINDENTRY']._serialized_end=420
   _globals['_MEMBER']._serialized_start=423
-  _globals['_MEMBER']._serialized_end=703
-  _globals['_MEMBER_METAENTRY']._serialized_start=629
-  _globals['_MEMBER_METAENTRY']._serialized_end=672
-  _globals['_DRAINREQUEST']._serialized_start=705
-  _globals['_DRAINREQUEST']._serialized_end=733
-  _globals['_DRAINREPLY']._serialized_start=735
-  _globals['_DRAINREPLY']._serialized_end=747
-  _globals['_MANAGEMENT']._serialized_start=750
-  _globals['_MANAGEMENT']._serialized_end=966
+  _globals['_MEMBER']._serialized_end=837
+  _globals['_MEMBER_METAENTRY']._serialized_start=711
+  _globals['_MEMBER_METAENTRY']._serialized_end=754
+  _globals['_DRAINREQUEST']._serialized_start=839
+  _globals['_DRAINREQUEST']._serialized_end=867
+  _globals['_DRAINREPLY']._serialized_start=869
+  _globals['_DRAINREPLY']._serialized_end=881
+  _globals['_MANAGEMENT']._serialized_start=884
+  _globals['_MANAGEMENT']._serialized_end=1100
 # @@protoc_insertion_point(module_scope)

@@ -48,7 +48,7 @@ class StatusReply(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., view_version: _Optional[int] = ..., address: _Optional[str] = ..., activations_by_kind: _Optional[_Mapping[str, int]] = ..., open_calls: _Optional[int] = ..., moves_out: _Optional[int] = ..., moves_in: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("name", "address", "state", "app_version", "kinds", "meta", "gateway", "activations", "loop_lag_s")
+    __slots__ = ("name", "address", "state", "app_version", "kinds", "meta", "gateway", "activations", "loop_lag_s", "in_flight", "in_flight_max", "activations_max")
     class MetaEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,9 @@ class Member(_message.Message):
     GATEWAY_FIELD_NUMBER: _ClassVar[int]
     ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
     LOOP_LAG_S_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_MAX_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATIONS_MAX_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     state: str
@@ -74,7 +77,10 @@ class Member(_message.Message):
     gateway: bool
     activations: int
     loop_lag_s: float
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., app_version: _Optional[str] = ..., kinds: _Optional[_Iterable[str]] = ..., meta: _Optional[_Mapping[str, str]] = ..., gateway: _Optional[bool] = ..., activations: _Optional[int] = ..., loop_lag_s: _Optional[float] = ...) -> None: ...
+    in_flight: int
+    in_flight_max: int
+    activations_max: int
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., app_version: _Optional[str] = ..., kinds: _Optional[_Iterable[str]] = ..., meta: _Optional[_Mapping[str, str]] = ..., gateway: _Optional[bool] = ..., activations: _Optional[int] = ..., loop_lag_s: _Optional[float] = ..., in_flight: _Optional[int] = ..., in_flight_max: _Optional[int] = ..., activations_max: _Optional[int] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("silo",)

@@ -88,7 +88,7 @@ FRAMES: dict[str, Frame] = {
     "offer_answer": OfferAnswer(1, ENTRY),
     "opened": Opened(1, "on_activate failed"),
     "withdraw": Withdraw(1),
-    "load": Load(1_000, 0.25),
+    "load": Load(1_000, 0.25, 12, 512, 2_000),
     "gateways": Gateways(9, (ONE,), (TWO,)),
     "go_away": GoAway(),
     "chunk": Chunk(1, b"piece", False),
@@ -165,6 +165,12 @@ def test_a_frame_of_a_version_before_legs_is_read_as_on_its_first(name: str) -> 
     assert isinstance(read, Batch)
     assert [getattr(frame, "leg", None) for frame in read.frames] == [0]
     assert read.frames == tuple(msgspec.structs.replace(FRAMES[name], leg=0) for _ in read.frames)
+
+
+def test_a_load_of_a_version_before_capacity_is_read_as_of_a_silo_that_has_no_bound() -> None:
+    read = message_decoder.decode(bytes.fromhex((GOLDEN / "batch_load_before_capacity.hex").read_text()))
+    assert isinstance(read, Batch)
+    assert read.frames == (Load(1_000, 0.25, 0, 0, 0),)
 
 
 def test_every_kind_of_frame_has_a_fixture() -> None:

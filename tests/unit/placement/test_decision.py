@@ -30,6 +30,8 @@ class Settings(TypedDict, total=False):
     declared: Mapping[str, PlacementRule | None]
     is_eligible: Callable[[SiloRow], str | None]
     is_preferred: Callable[[SiloRow], str | None]
+    is_free: Callable[[SiloRow], str | None]
+    on_chosen: Callable[[GrainId, SiloAddress], None]
 
 
 def placement(**settings: Unpack[Settings]) -> Placement:
@@ -162,6 +164,38 @@ def test_a_lagging_silo_is_passed_over_while_another_one_can_be_had() -> None:
     decision = decider.choose(ROOM, cluster(2))
     assert len(decision.candidates) == 2
     assert "its event loop lags" in decision.notes[0]
+
+
+@pytest.mark.parametrize("policy", ["random", "activation-count", "prefer-local", "consistent-hash"])
+def test_R319_a_silo_with_enough_in_flight_is_passed_over_by_every_policy_and_by_hints_while_others_can_be_had(
+    policy: str,
+) -> None:
+    busy = {address(0)}
+
+    def in_flight(one: SiloRow) -> str | None:
+        return "256 of 256 activations in flight" if one.silo in busy else None
+
+    decider = placement(policy=policy, is_free=in_flight)
+    assert {decider.choose(grain, cluster(3)).silo for grain in grains(50)} == {address(1), address(2)}
+    hinted = decider.choose(ROOM, cluster(3), hint=address(0))
+    assert hinted.silo != address(0)
+    assert "the hint 10.0.0.0:7000" in hinted.notes[0]
+    assert "256 of 256 activations in flight" in hinted.notes[0]
+    assert "silo-0 (10.0.0.0:7000@1): 256 of 256 activations in flight" in hinted.explain()
+    busy.update({address(1), address(2)})
+    assert decider.choose(ROOM, cluster(3), hint=address(0)).source == "hint"
+    left_out = decider.choose(ROOM, cluster(3))
+    assert len(left_out.candidates) == 3
+    assert "256 of 256 activations in flight" in left_out.notes[0]
+
+
+def test_R319_each_decision_is_told_and_so_counts_at_once() -> None:
+    chosen: list[tuple[GrainId, SiloAddress]] = []
+    decider = placement(on_chosen=lambda grain, silo: chosen.append((grain, silo)))
+    decisions = [decider.choose(ROOM, cluster(3)), decider.choose(ROOM, cluster(3), hint=address(2))]
+    with pytest.raises(GrainUnplaceable):
+        decider.choose(ROOM, EMPTY_VIEW)
+    assert chosen == [(ROOM, decision.silo) for decision in decisions]
 
 
 ZONES = [row(0, meta={"zone": "a"}), row(1, meta={"zone": "b"}), row(2, meta={"zone": "b", "pool": "big"}), row(3)]

@@ -254,7 +254,17 @@ async def test_a_silo_that_still_joins_is_not_serving_and_answers_nothing() -> N
 
 def member(name: str, number: int, activations: int | None, state: str = "active") -> MemberReport:
     return MemberReport(
-        name, SiloAddress(f"host-{number}:7000", number), state, activations, 0.001, "", ("room",), {"zone": "a"}
+        name,
+        SiloAddress(f"host-{number}:7000", number),
+        state,
+        activations,
+        0.001,
+        "",
+        ("room",),
+        {"zone": "a"},
+        in_flight=activations,
+        in_flight_max=5,
+        activations_max=None if activations is None else 5,
     )
 
 
@@ -277,7 +287,10 @@ def test_a_silo_that_does_not_answer_is_shown_by_its_last_report() -> None:
     ]
     assert (status.asked, status.answered, status.activations) == ("a", 1, 9)
     assert status.spread == pytest.approx(5 * 2 / 9, abs=0.001)
-    assert summary(status)["silos answered"] == "1 of 3"
+    shown = summary(status)
+    assert shown["silos answered"] == "1 of 3"
+    rows = [(row["activations"], row["in flight"]) for row in cast("list[dict[str, object]]", shown["members"])]
+    assert rows == [("4 of 5", "3 of 5"), ("5 of 5, full", "5 of 5, full"), (None, None)]
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,20 @@ def test_pairs_are_written_as_text_in_flags_and_environment(monkeypatch: pytest.
         load()
 
 
+def test_what_a_silo_takes_is_set_by_flag_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing_said = load().settings.activation
+    assert (nothing_said.activations_max, nothing_said.warm_up_s) == (None, 0.0)
+    monkeypatch.setenv("SILO_ACTIVATION__ACTIVATIONS_MAX", "20000")
+    file = _file(tmp_path, "[activation]\nwarm_up_s = 60\nactivations_max = 1\n")
+    told = load({"activation.activations_in_flight_max": "64"}, file=file).settings.activation
+    assert (told.activations_in_flight_max, told.warm_up_s, told.activations_max) == (64, 60.0, 20_000)
+    for name in ("activations_in_flight_max", "activations_max"):
+        with pytest.raises(InvalidSettings, match=name):
+            load({f"activation.{name}": "0"})
+    with pytest.raises(InvalidSettings, match="warm_up_s"):
+        ActivationSettings(warm_up_s=-1.0)
+
+
 @pytest.mark.parametrize("listen", ["0.0.0.0:7000", "[::]:7000", "10.1.2.3:7000", "silo-0.silos:7000"])
 def test_a_public_listen_without_a_token_needs_insecure_in_so_many_words(listen: str) -> None:
     with pytest.raises(InvalidSettings, match=r"SILO_CLUSTER_TOKEN.*--insecure"):
