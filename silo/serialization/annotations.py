@@ -17,6 +17,8 @@ from silo.serialization.shapes import is_named_tuple
 if sys.version_info >= (3, 14):
     import annotationlib
 
+KNOWN_MAX: Final = 1_000
+"""Of how many classes it is kept in mind what they mention."""
 _NO_LOCALS: Final[Mapping[str, object]] = {}
 
 
@@ -28,6 +30,43 @@ class Mentions:
     """In order of first mention."""
     unresolved: dict[str, str] = dataclasses.field(default_factory=dict)
     """Hints that name nothing at run time, each with where it stands."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Known:
+    """What a class was found to mention, and what the names of those classes stood for then."""
+
+    mentions: Mentions
+    named: tuple[object, ...]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether none of them was defined anew, which the hints would name from then on."""
+        return all(_named_like(cls) is then for cls, then in zip(self.mentions.classes, self.named, strict=True))
+
+
+_known: Final[dict[type, _Known]] = {}
+
+
+def mentioned_by(cls: type) -> Mentions:
+    """What `mentioned` says of a class, found out once: each silo and client of a process asks for the same kinds."""
+    known = _known.get(cls)
+    if known is not None and known.is_current:
+        return known.mentions
+    mentions = mentioned(cls)
+    if not mentions.unresolved:  # else it may name something later on
+        if len(_known) >= KNOWN_MAX:
+            _known.clear()
+        _known[cls] = _Known(mentions, tuple(map(_named_like, mentions.classes)))
+    return mentions
+
+
+def _named_like(cls: type) -> object:
+    """What stands where the class says that it was defined."""
+    found: object = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def mentioned(target: object, localns: Mapping[str, object] | None = None) -> Mentions:

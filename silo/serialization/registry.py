@@ -21,7 +21,7 @@ import msgspec
 from silo.directory import errors
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.errors import SerializationError
-from silo.serialization.annotations import mentioned
+from silo.serialization.annotations import mentioned, mentioned_by
 from silo.serialization.exceptions import RemoteError
 from silo.serialization.shapes import Shape, shape_of
 
@@ -133,7 +133,7 @@ class TypeRegistry:
         Args:
             localns: names that the hints may use beside their module's, for classes defined inside functions.
         """
-        found = mentioned(target, localns)
+        found = mentioned_by(target) if isinstance(target, type) and localns is None else mentioned(target, localns)
         self._unresolved.update(found.unresolved)
         for cls in found.classes:
             if cls not in self._names and cls not in _BASES_ONLY and shape_of(cls, "") is not None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import enum
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar
+
+from silo.testing.tasks import Callback, Timer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,15 +40,23 @@ class NodeLoop(Protocol):
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: contextvars.Context | None = None
     ) -> asyncio.Task[T]: ...
 
-    def forget_callbacks(self, node: Node) -> None: ...
+    def node_paused(self, node: Node) -> None: ...
+
+    def node_resumed(self, node: Node) -> None: ...
+
+    def node_killed(self, node: Node) -> None: ...
 
 
 class Node:
     """One simulated process, made by `VirtualTimeLoop.node`. A restarted process is another node of the same name."""
 
-    def __init__(self, loop: NodeLoop, name: str) -> None:
+    def __init__(self, loop: NodeLoop, name: str, number: int) -> None:
         self.name = name
         self.state = NodeState.RUNNING
+        self.rank = (number, self)
+        """Its place among the nodes of its loop."""
+        self.callbacks: deque[Callback | Timer] = deque()
+        """What is to run next, in order: the loop's own."""
         self._loop = loop
         self._on_kill: dict[Callable[[], None], None] = {}
         self.context = contextvars.Context()
@@ -102,18 +113,20 @@ class Node:
         """Freeze the node as SIGSTOP does. Its timers that come due meanwhile run late, when it is resumed."""
         if self.state is NodeState.RUNNING:
             self.state = NodeState.PAUSED
+            self._loop.node_paused(self)
 
     def resume(self) -> None:
         """Let a paused node go on, as SIGCONT does."""
         if self.state is NodeState.PAUSED:
             self.state = NodeState.RUNNING
+            self._loop.node_resumed(self)
 
     def kill(self) -> None:
         """Stop the node dead as SIGKILL does. A callback of its own that runs right now still ends."""
         if self.state is NodeState.KILLED:
             return
         self.state = NodeState.KILLED
-        self._loop.forget_callbacks(self)
+        self._loop.node_killed(self)
         for callback in list(self._on_kill):
             contextvars.Context().run(callback)
         self._on_kill.clear()

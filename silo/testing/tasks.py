@@ -1,36 +1,139 @@
-"""Tasks and futures of the virtual-time loop, what can be told of them, and how unfinished ones are put away."""
+"""Callbacks, tasks and futures of the virtual-time loop, what can be told of them, and how tasks are put away."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar
+import contextvars
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from silo.testing.nodes import Node
 
 T = TypeVar("T")
 FINALLY_BLOCKS_MAX = 50
 """How many waits in nested `finally` blocks are cut short when a task is put away unfinished."""
 
+_Task: Final = asyncio.Task
+
+
+class Callback(asyncio.Handle):
+    """A callback that is to run: what asyncio's own handle is, without what that does for its debug mode."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled", "order")
+    order: int
+    """Its place among all callbacks of the loop that wait to run."""
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.is_cancelled = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'cancelled' if self.is_cancelled else name_of(self.callback)}>"
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.callback, self.args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def get_context(self) -> contextvars.Context:
+        return self.context
+
+
+class Timer(asyncio.TimerHandle):
+    """A callback that is to run at some time."""
+
+    __slots__ = ("_at", "_on_cancel", "args", "callback", "context", "is_cancelled", "node", "order")
+    order: int
+    """As a callback's, once it is due."""
+
+    def __init__(
+        self,
+        at: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context,
+        node: Node,
+        on_cancel: Callable[[], None],
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.is_cancelled = False
+        self.node = node
+        self._at = at
+        self._on_cancel = on_cancel
+
+    def __repr__(self) -> str:
+        return f"<Timer at {self._at}, {'cancelled' if self.is_cancelled else name_of(self.callback)}>"
+
+    def when(self) -> float:
+        return self._at
+
+    def cancel(self) -> None:
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            self.callback, self.args = _nothing, ()
+            self._on_cancel()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def get_context(self) -> contextvars.Context:
+        return self.context
+
+
+def _nothing() -> None:
+    """What is left of a callback that was cancelled: what it held is let go."""
+
+
+def name_of(callback: object) -> str:
+    """What a callback is called in a trace: by the task of which it is a step, or as the function that it is."""
+    owner: object = getattr(callback, "__self__", None)
+    if isinstance(owner, _Task):
+        return owner.get_name()
+    name: str = getattr(callback, "__qualname__", None) or type(callback).__name__
+    return name
+
 
 class NumberedTask(asyncio.Task[T]):
-    """A task whose hash is its number, so that a set of tasks has the same order in each run."""
+    """A task whose hash is its number, so that a set of tasks has the same order in each run.
 
-    def __init__(self, number: int, coro: Coroutine[Any, Any, T], **options: Any) -> None:
+    Args:
+        node: the name of the node to which it belongs.
+    """
+
+    def __init__(self, number: int, node: str, coro: Coroutine[Any, Any, T], *, name: str, **options: Any) -> None:
         self._number = number
-        super().__init__(coro, **options)
+        self._node = node
+        self.line = trace_line(node, name)
+        """What the trace takes in for each of its steps."""
+        super().__init__(coro, name=name, **options)
+
+    def set_name(self, value: object) -> None:
+        super().set_name(value)
+        self.line = trace_line(self._node, self.get_name())
 
     def __hash__(self) -> int:
         return self._number
 
 
 class NumberedFuture(asyncio.Future[T]):
-    """Likewise a future."""
+    """Likewise a future, once the loop has numbered it."""
 
-    def __init__(self, number: int, *, loop: asyncio.AbstractEventLoop) -> None:
-        self._number = number
-        super().__init__(loop=loop)
+    number: int
 
     def __hash__(self) -> int:
-        return self._number
+        return self.number
+
+
+def trace_line(node: str, what: str) -> bytes:
+    """One step as the trace takes it in, its time aside."""
+    return f"{node} {what}\n".encode()
 
 
 def describe_task(task: asyncio.Task[Any]) -> str:

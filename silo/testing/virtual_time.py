@@ -18,12 +18,12 @@ import sys
 import warnings
 import weakref
 import zlib
-from collections import deque
+from bisect import insort
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from silo.testing.nodes import CURRENT_NODE, Node, NodeState
-from silo.testing.tasks import NumberedFuture, NumberedTask, put_away
+from silo.testing.tasks import Callback, NumberedFuture, NumberedTask, Timer, name_of, put_away, trace_line
 from silo.testing.tasks import describe_task as describe_task  # for those who look at a loop's pending tasks
 
 T = TypeVar("T")
@@ -35,7 +35,13 @@ STEPS_MAX = 20_000_000
 """The longest run, in callbacks, unless the caller says otherwise."""
 CANCELLED_TIMERS_MAX = 1_000
 """How many cancelled timers may lie in the heap before it is swept."""
-_CLOCK: Final = struct.Struct("<d")
+TASKS_KEPT_MIN = 1_000
+"""How many references to tasks may lie about before those of tasks that have ended are swept."""
+CLOSED: Final = "Event loop is closed"
+_clock_bytes: Final = struct.Struct("<d").pack
+_RUNNING: Final = NodeState.RUNNING
+_KILLED: Final = NodeState.KILLED
+_checksum: Final = zlib.crc32
 TASK_DESTROYED = "Task was destroyed but it is pending!"
 """What asyncio says of a task that was collected before it ended."""
 
@@ -96,11 +102,17 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self.trace = 0
         """A checksum over all steps made: when, by which node, what. Two runs with equal traces went the same way."""
         self._order = 0
-        self._world = Node(self, "world")
-        self._callbacks: dict[Node, deque[tuple[int, asyncio.Handle]]] = {self._world: deque()}
-        self._timers: list[tuple[float, int, Node, asyncio.TimerHandle]] = []
+        self._nodes: list[Node] = []
+        """Those that were not killed, in the order in which they were made."""
+        self._ready: list[tuple[int, Node]] = []
+        """Those of them that have something to do and are not paused, in the same order."""
+        self._nodes_made = 0
+        self._world = self.node("world")
+        self._timers: list[tuple[float, int, Timer]] = []
         self._timers_cancelled = 0
-        self._tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], Node] = weakref.WeakKeyDictionary()
+        self._tasks: dict[int, tuple[weakref.ref[asyncio.Task[Any]], Node]] = {}
+        """By number: without a callback of the reference, and without a hash in Python, for each."""
+        self._tasks_kept_max = TASKS_KEPT_MIN
         self._killed_tasks: list[asyncio.Task[Any]] = []
         self._generators: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
         self._tasks_made = self._futures_made = 0
@@ -113,20 +125,36 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
     def node(self, name: str) -> Node:
         """A new simulated process."""
-        node = Node(self, name)
-        self._callbacks[node] = deque()
+        self._nodes_made += 1
+        node = Node(self, name, self._nodes_made)
+        self._nodes.append(node)
         return node
 
-    def forget_callbacks(self, node: Node) -> None:
-        """Drop what a killed node had scheduled. Its tasks are kept: the collector would run their `finally` blocks."""
-        self._callbacks.pop(node, None)
-        self._killed_tasks += [task for task, owner in list(self._tasks.items()) if owner is node]
+    def node_paused(self, node: Node) -> None:
+        """Run none of its callbacks until it is resumed."""
+        if node.callbacks:
+            self._ready.remove(node.rank)
+
+    def node_resumed(self, node: Node) -> None:
+        """Go on with its callbacks."""
+        if node.callbacks:
+            insort(self._ready, node.rank)
+
+    def node_killed(self, node: Node) -> None:
+        """Drop what it had scheduled. Its tasks are kept: the collector would run their `finally` blocks."""
+        self._nodes.remove(node)
+        if node.rank in self._ready:
+            self._ready.remove(node.rank)
+        node.callbacks.clear()
+        self._killed_tasks += [task for task, owner in self._unfinished() if owner is node]
 
     def pending_tasks(self) -> list[asyncio.Task[Any]]:
         """The unfinished tasks of all nodes that were not killed, in the order in which they were made."""
-        return [
-            task for task, node in list(self._tasks.items()) if not task.done() and node.state is not NodeState.KILLED
-        ]
+        return [task for task, node in self._unfinished() if node.state is not NodeState.KILLED]
+
+    def _unfinished(self) -> list[tuple[asyncio.Task[Any], Node]]:
+        known = [(reference(), node) for reference, node in self._tasks.values()]
+        return [(task, node) for task, node in known if task is not None and not task.done()]
 
     # Time and callbacks
 
@@ -136,11 +164,14 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        self._check_open()
-        node = self._owner(context)
-        handle = asyncio.Handle(callback, args, self, context)
-        self._enqueue(node, handle)
-        return handle
+        if self._is_closed:
+            raise RuntimeError(CLOSED)
+        if context is None:
+            context = contextvars.copy_context()
+        node = context.get(CURRENT_NODE, None) or self._world
+        called = Callback(callback, args, context)
+        self._enqueue(node, called)
+        return called
 
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
@@ -163,11 +194,14 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        self._check_open()
-        node = self._owner(context)
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        if self._is_closed:
+            raise RuntimeError(CLOSED)
+        if context is None:
+            context = contextvars.copy_context()
+        node = context.get(CURRENT_NODE, None) or self._world
+        timer = Timer(when, callback, args, context, node, self._timer_cancelled)
         self._order += 1
-        heapq.heappush(self._timers, (when, self._order, node, timer))
+        heapq.heappush(self._timers, (when, self._order, timer))
         return timer
 
     @property
@@ -175,28 +209,29 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         """How many timers are set, with those that were cancelled and not swept yet."""
         return len(self._timers)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+    def _timer_cancelled(self) -> None:
         self._timers_cancelled += 1
         if self._timers_cancelled > CANCELLED_TIMERS_MAX and self._timers_cancelled * 2 > len(self._timers):
-            self._timers = [timer for timer in self._timers if not timer[3].cancelled() and timer[3] is not handle]
+            self._timers = [timer for timer in self._timers if not timer[2].is_cancelled]
             heapq.heapify(self._timers)
             self._timers_cancelled = 0
 
-    def _owner(self, context: contextvars.Context | None) -> Node:
-        node = CURRENT_NODE.get() if context is None else context.get(CURRENT_NODE)
-        return self._world if node is None else node
-
-    def _enqueue(self, node: Node, handle: asyncio.Handle) -> None:
-        queue = self._callbacks.get(node)
-        if queue is not None and not self._burying:  # a killed node has no queue
-            self._order += 1
-            queue.append((self._order, handle))
+    def _enqueue(self, node: Node, callback: Callback | Timer) -> None:
+        if node.state is _KILLED or self._burying:
+            return
+        callback.order = self._order = self._order + 1
+        callbacks = node.callbacks
+        if not callbacks and node.state is _RUNNING:
+            insort(self._ready, node.rank)
+        callbacks.append(callback)
 
     # Tasks and futures
 
     def create_future(self) -> asyncio.Future[Any]:
         self._futures_made += 1
-        return NumberedFuture(self._futures_made, loop=self)
+        future: NumberedFuture[Any] = NumberedFuture(loop=self)
+        future.number = self._futures_made
+        return future
 
     def create_task(  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - admits no generators
         self,
@@ -210,16 +245,27 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._check_open()
         self._tasks_made += 1
         name = name or f"task-{self._tasks_made}"
+        node = (CURRENT_NODE.get() if context is None else context.get(CURRENT_NODE, None)) or self._world
         task: asyncio.Task[T]
         if self._task_factory is None:
-            task = NumberedTask(self._tasks_made, coro, loop=self, name=name, context=context, **options)
+            task = NumberedTask(self._tasks_made, node.name, coro, loop=self, name=name, context=context, **options)
         else:
             task = self._task_factory(self, coro, name=name, context=context, **options)
-        node = self._owner(context)
-        self._tasks[task] = node
+        self._keep(task, node)
         if node.state is NodeState.KILLED or self._burying:
             self._killed_tasks.append(task)  # it never runs: kept until it is put away
         return task
+
+    def _keep(self, task: asyncio.Task[Any], node: Node) -> None:
+        self._tasks[self._tasks_made] = weakref.ref(task), node
+        if len(self._tasks) > self._tasks_kept_max:
+            known = [(number, reference(), kept) for number, (reference, kept) in self._tasks.items()]
+            self._tasks = {
+                number: (weakref.ref(each), kept)
+                for number, each, kept in known
+                if each is not None and not each.done()
+            }
+            self._tasks_kept_max = max(TASKS_KEPT_MIN, 2 * len(self._tasks))
 
     def set_task_factory(self, factory: Any) -> None:
         self._task_factory = factory
@@ -266,71 +312,70 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._is_stopping = True
 
     def _step(self) -> None:
-        """Run one callback, after having moved the clock on if nothing can run now."""
-        timers = self._timers
+        """Run one callback, after having moved the clock on if nothing can run now.
+
+        This is most of what a simulation costs beside its program: hence in one piece, and nothing is looked up twice.
+        """
+        timers, ready = self._timers, self._ready
         if timers and timers[0][0] <= self._now:
             self._enqueue_due_timers()
-        queue = self._pick()
-        while queue is None:
-            if not self._timers:
-                raise Deadlock(
-                    f"at {self._now:.6f} s nothing can run and no timer is set; waiting are:\n{self._waiting()}"
-                )
-            self._now = max(self._now, self._timers[0][0])
-            if self._now > self._ends_at:
-                raise LimitReached(
-                    f"the run passed {self._ends_at:.0f} virtual seconds; waiting are:\n{self._waiting()}"
-                )
-            self._enqueue_due_timers()
-            queue = self._pick()
-        node, handles = queue
-        _order, handle = handles.popleft()
-        if handle.cancelled():
+        while not ready:
+            self._move_on()
+        index = self._pick() if len(ready) > 1 else 0
+        node = ready[index][1]
+        callbacks = node.callbacks
+        called = callbacks.popleft()
+        if not callbacks:
+            del ready[index]
+        if called.is_cancelled:
             return
         self.steps += 1
         if self.steps > self._steps_max:
             raise LimitReached(
                 f"the run passed {self._steps_max} steps at {self._now:.6f} s; waiting are:\n{self._waiting()}"
             )
-        self._now += self._step_s
-        self._note_step(node, handle)
-        handle._run()
+        now = self._now = self._now + self._step_s
+        callback = called.callback
+        owner: object = getattr(callback, "__self__", None)
+        line = owner.line if type(owner) is NumberedTask else trace_line(node.name, name_of(callback))
+        # The clock's bytes, not its digits: this is done for every step, and writing a float out is most of it.
+        self.trace = _checksum(_clock_bytes(now) + line, self.trace)
+        if self._on_step is not None:
+            self._on_step(now, node.name, name_of(callback))
+        try:
+            called.context.run(callback, *called.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # as asyncio does: whatever it is, it is told
+            self.call_exception_handler({"message": f"Exception in callback {name_of(callback)}", "exception": error})
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
 
+    def _pick(self) -> int:
+        """Who of several makes the next step."""
+        ready = self._ready
+        if self._rng is not None:
+            return int(self._rng.random() * len(ready))
+        return min(range(len(ready)), key=lambda index: ready[index][1].callbacks[0].order)
+
+    def _move_on(self) -> None:
+        """Move the clock on to the next timer."""
+        if not self._timers:
+            raise Deadlock(f"at {self._now:.6f} s nothing can run and no timer is set; waiting are:\n{self._waiting()}")
+        self._now = max(self._now, self._timers[0][0])
+        if self._now > self._ends_at:
+            raise LimitReached(f"the run passed {self._ends_at:.0f} virtual seconds; waiting are:\n{self._waiting()}")
+        self._enqueue_due_timers()
+
     def _enqueue_due_timers(self) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= self._now:
-            _when, _order, node, timer = heapq.heappop(timers)
-            if timer.cancelled():
+        timers, now = self._timers, self._now
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
+            if timer.is_cancelled:
                 self._timers_cancelled = max(0, self._timers_cancelled - 1)
             else:
-                self._enqueue(node, timer)
-
-    def _pick(self) -> tuple[Node, deque[tuple[int, asyncio.Handle]]] | None:
-        """Who makes the next step."""
-        queues = [item for item in self._callbacks.items() if item[1] and item[0].state is NodeState.RUNNING]
-        if not queues:
-            return None
-        if len(queues) == 1:
-            return queues[0]
-        if self._rng is not None:
-            return queues[int(self._rng.random() * len(queues))]
-        return min(queues, key=lambda item: item[1][0][0])
-
-    def _note_step(self, node: Node, handle: asyncio.Handle) -> None:
-        callback: object = handle._callback  # type: ignore[attr-defined] # absent from the stubs; names the step
-        owner: object = getattr(callback, "__self__", None)
-        what = (
-            owner.get_name()
-            if isinstance(owner, asyncio.Task)
-            else getattr(callback, "__qualname__", type(callback).__name__)
-        )
-        # The clock's bytes, not its digits: this is done for every step, and writing a float out is most of it.
-        self.trace = zlib.crc32(_CLOCK.pack(self._now) + f"{node.name} {what}\n".encode(), self.trace)
-        if self._on_step is not None:
-            self._on_step(self._now, node.name, what)
+                self._enqueue(timer.node, timer)
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -356,8 +401,9 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                 self._bury_tasks()
         finally:
             asyncio._set_running_loop(running)
-        for queue in self._callbacks.values():
-            queue.clear()
+        for node in self._nodes:
+            node.callbacks.clear()
+        self._ready.clear()
         self._timers.clear()
         self._killed_tasks.clear()
         self._is_closed = True
@@ -365,7 +411,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def _bury_tasks(self) -> None:
         buried: set[int] = set()
         keep: list[asyncio.Task[Any]] = []
-        while tasks := [task for task in list(self._tasks) if not task.done() and id(task) not in buried]:
+        while tasks := [task for task, _node in self._unfinished() if id(task) not in buried]:
             for task in tasks:  # a `finally` block may have started another one: hence the outer loop
                 buried.add(id(task))
                 keep.append(task)
@@ -373,7 +419,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise RuntimeError("Event loop is closed")
+            raise RuntimeError(CLOSED)
 
     # Faults
 
@@ -435,8 +481,12 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             self.call_soon(self.create_task, generator.aclose())
 
     def _waiting(self) -> str:
-        lines = [f"  {self._tasks[task].name}: {describe_task(task)}" for task in self.pending_tasks()]
-        lines += [f"  {node.name} is paused" for node in self._callbacks if node.state is NodeState.PAUSED]
+        lines = [
+            f"  {node.name}: {describe_task(task)}"
+            for task, node in self._unfinished()
+            if node.state is not NodeState.KILLED
+        ]
+        lines += [f"  {node.name} is paused" for node in self._nodes if node.state is NodeState.PAUSED]
         return "\n".join(lines) or "  nobody"
 
 

@@ -28,15 +28,15 @@ class Waiters:
     """Those who wait for one thing to change, woken all at once to look for themselves."""
 
     def __init__(self) -> None:
-        self._futures: dict[asyncio.Future[None], None] = {}
+        self._futures: list[asyncio.Future[None]] = []
 
     async def wait(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._futures[future] = None
+        self._futures.append(future)
         try:
             await future
         finally:
-            self._futures.pop(future, None)
+            self._futures.remove(future)
 
     def wake(self) -> None:
         for future in self._futures:

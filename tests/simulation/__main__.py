@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
+from silo.testing.logs import be_quiet, quiet
 from tests.simulation.profiles import PROFILES
 from tests.simulation.runs import run_one
 from tests.simulation.scenario import Result
@@ -59,11 +61,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _run(options: argparse.Namespace) -> Iterator[Result]:
     seeds = range(options.first, options.first + options.seeds)
-    one = partial(run_one, profile=options.profile, repeat=options.repeat, logs=options.verbose and options.jobs == 1)
+    one = partial(run_one, profile=options.profile, repeat=options.repeat)
     if options.jobs == 1:
-        yield from map(one, seeds)
+        with contextlib.nullcontext() if options.verbose else quiet():
+            yield from map(one, seeds)
         return
-    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), initializer=be_quiet) as pool:
         yield from pool.map(one, seeds)
 
 

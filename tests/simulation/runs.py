@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-
-from silo.testing.logs import quiet
 from tests.simulation.profiles import PROFILES
 from tests.simulation.scenario import Result, run_seed
 
 
-def run_one(seed: int, *, profile: str | None, repeat: bool, logs: bool) -> Result:
+def run_one(seed: int, *, profile: str | None, repeat: bool) -> Result:
     """Run a seed, under its own profile or the one named; twice where the traces are to be compared."""
     chosen = next((each for each in PROFILES if each.name == profile), None)
-    with contextlib.nullcontext() if logs else quiet():
-        result = run_seed(seed, chosen)
-        if repeat:
-            again = run_seed(seed, chosen)
-            if (again.trace, again.steps) != (result.trace, result.steps):
-                result.failure = result.failure or f"the seed did not repeat: {result.steps} and {again.steps} steps"
+    result = run_seed(seed, chosen)
+    if repeat:
+        again = run_seed(seed, chosen)
+        if (again.trace, again.steps) != (result.trace, result.steps):
+            result.failure = result.failure or f"the seed did not repeat: {result.steps} and {again.steps} steps"
     return result

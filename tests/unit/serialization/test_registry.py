@@ -206,6 +206,19 @@ def test_every_class_that_a_grain_class_mentions_is_registered() -> None:
     assert known(registry, Outer, Inner, Kind, Row, Note, Broken, Grainy) == [True] * 6 + [False]
 
 
+def test_a_class_defined_anew_is_the_one_that_hints_mention_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Holder:
+        async def take(self, inner: Inner) -> None: ...
+
+    TypeRegistry().register_annotations(Holder)
+    anew = dataclasses.make_dataclass("Inner", [("y", int)])
+    anew.__module__ = HERE
+    monkeypatch.setattr(sys.modules[HERE], "Inner", anew)
+    registry = TypeRegistry()
+    registry.register_annotations(Holder)
+    assert registry.lookup(f"{HERE}:Inner") is anew
+
+
 def test_a_hint_for_type_checkers_only_is_named_when_it_is_missed() -> None:
     registry = TypeRegistry()
     registry.register_annotations(Grainy.absent)

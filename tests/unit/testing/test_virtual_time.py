@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from silo.testing.virtual_time import (
+    TASKS_KEPT_MIN,
     CallbackFailed,
     Deadlock,
     LimitReached,
@@ -90,6 +91,22 @@ def test_the_same_seed_gives_the_same_trace() -> None:
     assert len({trace for _log, trace in runs.values()}) > 5
 
 
+def test_the_trace_tells_tasks_by_the_names_that_they_bear() -> None:
+    def trace(name: str) -> int:
+        loop = VirtualTimeLoop()
+
+        async def main() -> None:
+            task = asyncio.create_task(asyncio.sleep(1))
+            task.set_name(name)
+            await task
+
+        loop.run_until_complete(main())
+        loop.close()
+        return loop.trace
+
+    assert trace("one") == trace("one") != trace("other")
+
+
 def test_seeds_shuffle_between_nodes_and_never_within_one() -> None:
     for seed in range(10):
         log, _trace = _interleaving(seed)
@@ -166,6 +183,18 @@ def test_a_task_left_behind_fails_the_run_unless_allowed() -> None:
     with pytest.raises(TasksLeaked, match="forgotten"):
         run(main)
     assert run(main, leaks_allowed=True) == "ended"
+
+
+def test_a_task_left_behind_is_found_among_many_that_have_ended() -> None:
+    async def main() -> None:
+        left = asyncio.create_task(asyncio.sleep(100), name="forgotten")
+        for _ in range(3 * TASKS_KEPT_MIN):
+            await asyncio.create_task(asyncio.sleep(0))
+        await asyncio.sleep(0)
+        assert not left.done()
+
+    with pytest.raises(TasksLeaked, match="forgotten"):
+        run(main)
 
 
 def test_tasks_left_behind_are_put_away_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
