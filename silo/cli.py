@@ -22,7 +22,7 @@ from typer.exceptions import Abort, TyperException
 from silo import terminal
 from silo.application import Loop, import_application, run_on
 from silo.configuration import Configuration, load
-from silo.directory.addresses import GrainId
+from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import (
     CallExpired,
     CallTimeout,
@@ -89,6 +89,7 @@ class TokenRole(enum.StrEnum):
 
 
 Modules = Annotated[list[str], typer.Argument(metavar="MODULE", help="Modules with @grain classes, as in `import`.")]
+SiloArgument = Annotated[str, typer.Argument(metavar="SILO", help="A silo's name, endpoint or address.")]
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="The name of the cluster.")]
 RedisOption = Annotated[str | None, typer.Option("--redis", help="The URL of the cluster's Redis or Valkey.")]
 GatewayOption = Annotated[
@@ -271,6 +272,53 @@ def status(
         from silo.management_values import summary
 
         terminal.show(summary(found))
+    return ExitCode.DONE
+
+
+@app.command()
+def cordon(
+    silo: SiloArgument,
+    cluster: ClusterOption = None,
+    redis: RedisOption = None,
+    gateway: GatewayOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 5.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Have a silo take no new grains; it serves what it has. Until `silo uncordon`, or the silo's restart."""
+    return _cordon(silo, True, _client_settings(cluster, redis, config), gateway, timeout, as_json=as_json)
+
+
+@app.command()
+def uncordon(
+    silo: SiloArgument,
+    cluster: ClusterOption = None,
+    redis: RedisOption = None,
+    gateway: GatewayOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 5.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Have a silo take new grains again; what waits for a place is tried at once."""
+    return _cordon(silo, False, _client_settings(cluster, redis, config), gateway, timeout, as_json=as_json)
+
+
+def _cordon(
+    silo: str,
+    cordoned: bool,
+    configuration: Configuration,
+    gateways: Sequence[str] | None,
+    timeout_s: float,
+    *,
+    as_json: bool,
+) -> ExitCode:
+    async def order(client: Client) -> SiloAddress:
+        return await (client.management.cordon(silo) if cordoned else client.management.uncordon(silo))
+
+    address = _with_client(order, configuration, gateways, timeout_s)
+    told = {"silo": silo, "address": address, "cordoned": cordoned}
+    what = "is cordoned: it takes no new grains" if cordoned else "takes new grains"
+    terminal.say(terminal.as_json(told) if as_json else f"{silo} ({address}) {what}")
     return ExitCode.DONE
 
 

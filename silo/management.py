@@ -10,11 +10,22 @@ from silo.directory.errors import CallTimeout, NotExecuted, PermissionRefused, S
 from silo.logs import get_logger
 from silo.management_access import prove
 from silo.management_values import ClusterStatus, MemberStatus, SiloReport, merged
-from silo.management_wire import CHALLENGE, DRAIN, SERVICE, STATUS, challenge_from_wire, drain_to_wire, report_from_wire
+from silo.management_wire import (
+    CHALLENGE,
+    CORDON,
+    DRAIN,
+    SERVICE,
+    STATUS,
+    challenge_from_wire,
+    cordon_to_wire,
+    drain_to_wire,
+    report_from_wire,
+)
 
 if TYPE_CHECKING:
     import grpc.aio
 
+    from silo.directory.addresses import SiloAddress
     from silo.messaging.greeting import Credentials
 
 __all__ = ["ClusterStatus", "Management", "MemberStatus"]
@@ -71,11 +82,43 @@ class Management:
             PermissionRefused: the token does not allow the role `admin`, or is none of this cluster.
             NoGateway, SiloUnavailable, CallTimeout: it could not be told, or was not heard to agree.
         """
+        address = await self._called(silo)
+        await self._ask(address.endpoint, DRAIN, drain_to_wire(str(address)))
+
+    async def cordon(self, silo: str) -> SiloAddress:
+        """Have a silo take no new placements: it serves what it has, and moves to it are refused. Returns once that is
+        written in the membership table; the other silos see it a moment later.
+
+        It belongs to this incarnation: after a restart the silo takes placements again.
+
+        Args:
+            silo: its name, endpoint or address; it need not be a gateway.
+
+        Returns:
+            Which silo it was.
+
+        Raises:
+            NotExecuted: no living silo is called so.
+            PermissionRefused: the token does not allow the role `admin`, or is none of this cluster.
+            NoGateway, SiloUnavailable, CallTimeout: it could not be told, or was not heard to have done it.
+        """
+        return await self._cordon(silo, cordoned=True)
+
+    async def uncordon(self, silo: str) -> SiloAddress:
+        """Have a silo take new placements again; grains that wait for a place are tried at once. See `cordon`."""
+        return await self._cordon(silo, cordoned=False)
+
+    async def _cordon(self, silo: str, *, cordoned: bool) -> SiloAddress:
+        address = await self._called(silo)
+        await self._ask(address.endpoint, CORDON, cordon_to_wire(str(address), cordoned))
+        return address
+
+    async def _called(self, silo: str) -> SiloAddress:
+        """The living silo of this name, endpoint or address; of two, the one that joined last."""
         first = await self._first_report()
-        for member in first.members:
+        for member in reversed(first.members):
             if silo in (member.name, member.address.endpoint, str(member.address)):
-                await self._ask(member.address.endpoint, DRAIN, drain_to_wire(str(member.address)))
-                return
+                return member.address
         known = ", ".join(sorted(member.name for member in first.members))
         raise NotExecuted(f"no living silo is called {silo} (known: {known})")
 

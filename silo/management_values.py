@@ -25,6 +25,7 @@ class MemberReport(msgspec.Struct, frozen=True):
     """The grain kinds that it hosts."""
     meta: dict[str, str] = {}
     gateway: bool = True
+    cordoned: bool = False
 
 
 class SiloReport(msgspec.Struct, frozen=True):
@@ -60,6 +61,8 @@ class MemberStatus(msgspec.Struct, frozen=True):
     kinds: tuple[str, ...]
     """The grain kinds that it hosts."""
     activations_by_kind: dict[str, int]
+    cordoned: bool = False
+    """Whether it takes no new placements, by an operator's order."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
@@ -96,7 +99,7 @@ def summary(status: ClusterStatus) -> dict[str, object]:
     silos = [
         {
             "name": silo.name,
-            "state": silo.state,
+            "state": f"{silo.state}, cordoned" if silo.cordoned else silo.state,
             "activations": silo.activations,
             "calls": silo.open_calls,
             "moves out/in": f"{silo.moves_out}/{silo.moves_in}" if silo.answered else "no answer",
@@ -145,4 +148,5 @@ def _status(member: MemberReport, own: SiloReport | None) -> MemberStatus:
         own is not None,
         member.kinds,
         by_kind,
+        member.cordoned,
     )

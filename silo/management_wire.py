@@ -12,6 +12,7 @@ SERVICE: Final = "silo.wire.v1.Management"
 CHALLENGE: Final = "Challenge"
 STATUS: Final = "Status"
 DRAIN: Final = "Drain"
+CORDON: Final = "Cordon"
 
 
 def report_to_wire(report: SiloReport) -> bytes:
@@ -38,6 +39,7 @@ def _member_to_wire(member: MemberReport) -> wire.Member:
         gateway=member.gateway,
         activations=member.activations,
         loop_lag_s=member.loop_lag_s,
+        cordoned=member.cordoned,
     )
 
 
@@ -67,6 +69,7 @@ def _member_from_wire(member: wire.Member) -> MemberReport:
         tuple(member.kinds),
         dict(member.meta),
         member.gateway,
+        member.cordoned,
     )
 
 
@@ -84,3 +87,12 @@ def drain_to_wire(silo: str) -> bytes:
 
 def drain_from_wire(body: bytes) -> str:
     return wire.DrainRequest.FromString(body).silo
+
+
+def cordon_to_wire(silo: str, cordoned: bool) -> bytes:
+    return wire.CordonRequest(silo=silo, cordoned=cordoned).SerializeToString()
+
+
+def cordon_from_wire(body: bytes) -> tuple[str, bool]:
+    request = wire.CordonRequest.FromString(body)
+    return request.silo, request.cordoned

@@ -85,6 +85,7 @@ class Reporter:
             info.kinds,
             info.meta,
             info.gateway,
+            row.cordoned,
         )
 
     async def run(self) -> None:

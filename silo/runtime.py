@@ -463,6 +463,10 @@ class Runtime:
         """Whether this silo is meant by a name, endpoint or address."""
         return silo in (self.name, self.me.endpoint, str(self.me))
 
+    async def cordon(self, cordoned: bool) -> None:
+        """Take no new placements, or take them again. It serves what it has, and moves to it are refused."""
+        await self.membership.cordon(cordoned)
+
     async def report(self) -> SiloReport:
         """What this silo says of itself and of the cluster."""
         return await self.reporter.report()

@@ -107,6 +107,7 @@ class Router:
         self._paused: dict[int, tuple[Call, asyncio.TimerHandle]] = {}
         """Calls that came back more than once, and when they are tried again."""
         self._dead: frozenset[SiloAddress] = frozenset()
+        self._cordoned: frozenset[SiloAddress] = frozenset()
         self._placing: dict[GrainId, tuple[Destination, int]] = {}
         """Where this silo has just sent a grain to be activated, and by which call, until that says more."""
         self._placing_for_others: dict[tuple[str, GrainId], tuple[Destination, float]] = {}
@@ -123,7 +124,7 @@ class Router:
         )
         self._unreached = Unreached(self._retry, limits.retry_pause_last_s)
         self._loop = asyncio.get_running_loop()
-        self._resolver = Resolver(
+        self.resolver = Resolver(
             me,
             codec=codec,
             catalog=catalog,
@@ -141,7 +142,7 @@ class Router:
     async def close(self) -> None:
         self._unreached.close()
         await self._claims.close()
-        await self._resolver.close()
+        await self.resolver.close()
 
     @property
     def arrived_count(self) -> int:
@@ -150,7 +151,7 @@ class Router:
 
     def is_resolving(self, grain: GrainId) -> bool:
         """Whether calls wait until this grain is found or placed."""
-        return self._resolver.is_resolving(grain)
+        return self.resolver.is_resolving(grain)
 
     async def emptied(self) -> None:
         """Wait until no call of another silo is here: each was answered, or sent on."""
@@ -160,8 +161,8 @@ class Router:
 
     def route(self, call: Call) -> None:
         """Send a call on its way, by what is known now."""
-        if self._resolver.is_resolving(call.grain):
-            self._resolver.wait(call)
+        if self.resolver.is_resolving(call.grain):
+            self.resolver.wait(call)
             return
         activation = self._catalog.get(call.grain)
         if activation is not None:
@@ -175,7 +176,7 @@ class Router:
         if placing is not None:
             self._send(call, placing)
             return
-        self._resolver.wait(call)
+        self.resolver.wait(call)
 
     def _note_placing(self, call: Call, destination: Destination) -> None:
         """Later calls made here follow this one. What is noted of calls that have ended goes now and then."""
@@ -223,8 +224,7 @@ class Router:
         silo = destination.place_on if destination is not None else None
         if silo is None or self._loop.time() >= until or silo in self._going:
             return None
-        row = self._membership.view.row(silo)
-        return destination if row is not None and row.status is SiloStatus.ACTIVE else None
+        return destination if self._membership.view.takes_placements(silo) else None
 
     def route_all(self, calls: Iterable[Call]) -> None:
         """Send on, in order, calls that waited for an activation which is no longer here."""
@@ -388,13 +388,13 @@ class Router:
             call.on_answer(call, Answer.failed(refusal))
             return
         activation = self._catalog.get(call.grain)
-        if activation is not None and not self._resolver.is_resolving(call.grain):  # as for nearly all
+        if activation is not None and not self.resolver.is_resolving(call.grain):  # as for nearly all
             self._here(call, activation)
             return
         if (
             request.flags & Flag.PLACED
             and self._catalog.get(request.grain) is None
-            and not self._resolver.is_resolving(request.grain)
+            and not self.resolver.is_resolving(request.grain)
         ):
             self._place_here(call, request.expected)
             return
@@ -421,8 +421,8 @@ class Router:
             if (
                 request.flags & Flag.PLACED
                 and kind is not None
-                and self._is_active
-                and not self._resolver.is_resolving(call.grain)
+                and self._takes_placements
+                and not self.resolver.is_resolving(call.grain)
             ):
                 activation = self._catalog.activate(call.grain, kind, request.expected, call.trace)
         if activation is None:
@@ -437,19 +437,18 @@ class Router:
         self.book.lanes.leave(call)
 
     @property
-    def _is_active(self) -> bool:
+    def _takes_placements(self) -> bool:
         """Whether this silo takes new activations."""
-        row = self._membership.view.row(self.me)
-        return row is not None and row.status is SiloStatus.ACTIVE
+        return self._membership.view.takes_placements(self.me)
 
     def _place_here(self, call: Call, expected: Entry | None) -> None:
         kind = self._catalog.kinds.get(call.grain.kind)
         if kind is None:
             call.on_answer(call, Answer.failed(kind_unknown(call.grain, self.me)))
-        elif not self._is_active:
+        elif not self._takes_placements:
             call.on_answer(call, Answer(Outcome.MOVED))
         elif self._catalog.is_taking_back(call.grain):
-            self._resolver.wait(call)
+            self.resolver.wait(call)
         else:
             self._here(call, self._catalog.activate(call.grain, kind, expected, call.trace))
 
@@ -649,7 +648,9 @@ class Router:
 
     def on_view(self, view: View) -> None:
         self._going = {silo for silo in self._going if view.is_alive(silo)}
-        self._resolver.on_chance(Chance.MEMBERS_CHANGED)
+        uncordoned = any(view.takes_placements(silo) for silo in self._cordoned)
+        self._cordoned = frozenset(row.silo for row in view.active() if row.cordoned)
+        self.resolver.on_chance(Chance.UNCORDONED if uncordoned else Chance.MEMBERS_CHANGED)
         dead = frozenset(row.silo for row in view.table.rows if row.status is SiloStatus.DEAD)
         if dead - self._dead:
             self.forwarded.forget(dead)
