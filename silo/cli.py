@@ -45,6 +45,7 @@ from silo.logs import configure
 
 if TYPE_CHECKING:
     from silo.client import Client
+    from silo.grain_records import DeactivationOutcome, GrainRecord
     from silo.management_values import ClusterStatus
     from silo.migration.outcome import MigrationOutcome
 
@@ -78,7 +79,12 @@ EXIT_CODES: Sequence[tuple[tuple[type[SiloError], ...], ExitCode]] = (
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
+grains_app = typer.Typer(no_args_is_help=True, help="Look at grains.")
+app.add_typer(grains_app, name="grains")
+
 LOG_LEVEL = "telemetry.log_level"
+DEACTIVATE_ANSWER_S = 5.0
+"""How long, beyond the time for the grain to end, `silo deactivate` waits for the silos to say so."""
 
 
 class TokenRole(enum.StrEnum):
@@ -320,6 +326,59 @@ def _cordon(
     what = "is cordoned: it takes no new grains" if cordoned else "takes new grains"
     terminal.say(terminal.as_json(told) if as_json else f"{silo} ({address}) {what}")
     return ExitCode.DONE
+
+
+@app.command()
+def deactivate(
+    grains: Annotated[list[str], typer.Argument(metavar="GRAIN", help="Grains as kind/key.")],
+    cluster: ClusterOption = None,
+    redis: RedisOption = None,
+    gateway: GatewayOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> int:
+    """End the activations of grains, whatever they do, and forget their troubles; the next call begins afresh."""
+    identities = [GrainId.parse(text) for text in grains]
+
+    async def order(client: Client) -> list[DeactivationOutcome]:
+        return [await client.management.deactivate(each, timeout_s=timeout) for each in identities]
+
+    within_s = len(identities) * (timeout + DEACTIVATE_ANSWER_S)
+    outcomes = _with_client(order, _client_settings(cluster, redis, config), gateway, within_s)
+    for outcome in outcomes:
+        terminal.say(terminal.as_json(outcome) if as_json else str(outcome))
+    from silo.grain_records import DeactivationStatus
+
+    if any(outcome.status is DeactivationStatus.UNDER_WAY for outcome in outcomes):
+        return ExitCode.TIMED_OUT
+    return ExitCode.PARTLY_DONE if any(outcome.unanswered for outcome in outcomes) else ExitCode.DONE
+
+
+@grains_app.command("get")
+def get_grain(
+    grain: Annotated[str, typer.Argument(metavar="GRAIN", help="A grain as kind/key.")],
+    cluster: ClusterOption = None,
+    redis: RedisOption = None,
+    gateway: GatewayOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 5.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Show where a grain is active and what it does; or what keeps it from that, and when it is tried again."""
+    identity = GrainId.parse(grain)
+
+    async def ask(client: Client) -> GrainRecord:
+        return await client.management.grain(identity)
+
+    found = _with_client(ask, _client_settings(cluster, redis, config), gateway, timeout)
+    if as_json:
+        terminal.say(terminal.as_json(found))
+    else:
+        from silo.grain_records import summary
+
+        terminal.show(summary(found))
+    return ExitCode.PARTLY_DONE if found.unanswered else ExitCode.DONE
 
 
 @app.command("config")

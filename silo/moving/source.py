@@ -11,6 +11,7 @@ from silo.activation.activation import Activation, State, activation_failed
 from silo.directory.addresses import Entry, SiloAddress
 from silo.directory.contract import Registration
 from silo.directory.errors import GrainMoved, MembershipUnavailable, SiloError, SiloFenced
+from silo.grain_records import Fate
 from silo.instances import parts_of, refusal_to_migrate
 from silo.kinds import OnBusy
 from silo.logs import get_logger
@@ -488,10 +489,18 @@ class SourceMove:
             self._target_name,
             self._on_busy,
         )
+        self._note(outcome)
         if self._record is not None:
             self._record.ended(outcome)
         log.debug("migration.done" if outcome.moved else "migration.not_done", outcome=str(outcome))
         self.outcome.set_result(outcome)
+
+    def _note(self, outcome: MigrationOutcome) -> None:
+        chronicle, now = self._parts.catalog.premises.chronicle, asyncio.get_running_loop().time()
+        if outcome.moved:
+            chronicle.note(outcome.grain, Fate.MOVED, f"to {self._target_name}", now)
+        elif outcome.status in (MoveStatus.ABORTED, MoveStatus.LOST):
+            chronicle.note(outcome.grain, Fate.MOVE_ABORTED, f"to {self._target_name}: {outcome.why}", now)
 
     def end_record(self) -> None:
         """The silo ends in the middle of it."""

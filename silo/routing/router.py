@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from silo.activation.activation import Activation
 from silo.activation.catalog import Catalog
+from silo.chronicle import Chronicle
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.errors import (
@@ -20,6 +21,7 @@ from silo.directory.errors import (
 )
 from silo.directory.membership import Membership, SiloStatus, View
 from silo.directory.registrar import Registrar
+from silo.grain_records import SearchReport
 from silo.logs import get_logger
 from silo.placement.decision import Placement
 from silo.routing.arrivals import Arrivals
@@ -87,6 +89,7 @@ class Router:
         cache: DirectoryCache,
         membership: Membership,
         placement: Placement,
+        chronicle: Chronicle,
         control: ControlHandler,
         limits: RoutingLimits,
         book: CallBook,
@@ -124,13 +127,14 @@ class Router:
         )
         self._unreached = Unreached(self._retry, limits.retry_pause_last_s)
         self._loop = asyncio.get_running_loop()
-        self.resolver = Resolver(
+        self._resolver = Resolver(
             me,
             codec=codec,
             catalog=catalog,
             registrar=registrar,
             membership=membership,
             placement=placement,
+            chronicle=chronicle,
             limits=limits,
             rng=rng,
             is_going=self.is_going,
@@ -142,7 +146,7 @@ class Router:
     async def close(self) -> None:
         self._unreached.close()
         await self._claims.close()
-        await self.resolver.close()
+        await self._resolver.close()
 
     @property
     def arrived_count(self) -> int:
@@ -151,7 +155,15 @@ class Router:
 
     def is_resolving(self, grain: GrainId) -> bool:
         """Whether calls wait until this grain is found or placed."""
-        return self.resolver.is_resolving(grain)
+        return self._resolver.is_resolving(grain)
+
+    def search(self, grain: GrainId) -> SearchReport | None:
+        """How the search for a grain stands; None where no call waits for one."""
+        return self._resolver.search(grain)
+
+    def start_over(self, grain: GrainId) -> None:
+        """Try at once to find or place a grain that calls wait for, as if no try had failed."""
+        self._resolver.start_over(grain)
 
     async def emptied(self) -> None:
         """Wait until no call of another silo is here: each was answered, or sent on."""
@@ -161,8 +173,8 @@ class Router:
 
     def route(self, call: Call) -> None:
         """Send a call on its way, by what is known now."""
-        if self.resolver.is_resolving(call.grain):
-            self.resolver.wait(call)
+        if self._resolver.is_resolving(call.grain):
+            self._resolver.wait(call)
             return
         activation = self._catalog.get(call.grain)
         if activation is not None:
@@ -176,7 +188,7 @@ class Router:
         if placing is not None:
             self._send(call, placing)
             return
-        self.resolver.wait(call)
+        self._resolver.wait(call)
 
     def _note_placing(self, call: Call, destination: Destination) -> None:
         """Later calls made here follow this one. What is noted of calls that have ended goes now and then."""
@@ -388,13 +400,13 @@ class Router:
             call.on_answer(call, Answer.failed(refusal))
             return
         activation = self._catalog.get(call.grain)
-        if activation is not None and not self.resolver.is_resolving(call.grain):  # as for nearly all
+        if activation is not None and not self._resolver.is_resolving(call.grain):  # as for nearly all
             self._here(call, activation)
             return
         if (
             request.flags & Flag.PLACED
             and self._catalog.get(request.grain) is None
-            and not self.resolver.is_resolving(request.grain)
+            and not self._resolver.is_resolving(request.grain)
         ):
             self._place_here(call, request.expected)
             return
@@ -422,7 +434,7 @@ class Router:
                 request.flags & Flag.PLACED
                 and kind is not None
                 and self._takes_placements
-                and not self.resolver.is_resolving(call.grain)
+                and not self._resolver.is_resolving(call.grain)
             ):
                 activation = self._catalog.activate(call.grain, kind, request.expected, call.trace)
         if activation is None:
@@ -448,7 +460,7 @@ class Router:
         elif not self._takes_placements:
             call.on_answer(call, Answer(Outcome.MOVED))
         elif self._catalog.is_taking_back(call.grain):
-            self.resolver.wait(call)
+            self._resolver.wait(call)
         else:
             self._here(call, self._catalog.activate(call.grain, kind, expected, call.trace))
 
@@ -650,7 +662,7 @@ class Router:
         self._going = {silo for silo in self._going if view.is_alive(silo)}
         uncordoned = any(view.takes_placements(silo) for silo in self._cordoned)
         self._cordoned = frozenset(row.silo for row in view.active() if row.cordoned)
-        self.resolver.on_chance(Chance.UNCORDONED if uncordoned else Chance.MEMBERS_CHANGED)
+        self._resolver.on_chance(Chance.UNCORDONED if uncordoned else Chance.MEMBERS_CHANGED)
         dead = frozenset(row.silo for row in view.table.rows if row.status is SiloStatus.DEAD)
         if dead - self._dead:
             self.forwarded.forget(dead)

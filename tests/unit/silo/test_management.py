@@ -18,9 +18,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from pydantic import SecretStr
 
 from silo import Client, Grain, NoGateway, NotExecuted, PermissionRefused, Silo, SiloSettings, grain
-from silo.directory.addresses import SiloAddress
+from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import MembershipUnavailable, SiloUnavailable
 from silo.directory.membership import SiloStatus
+from silo.grain_records import DeactivationReport, GrainReport
 from silo.management_service import ManagementService
 from silo.management_values import MemberReport, SiloReport, merged, spread_of, summary
 from silo.management_wire import report_from_wire, report_to_wire
@@ -229,7 +230,7 @@ async def test_whoever_brings_no_proof_of_the_token_is_refused_by_every_method(s
     silo = await start("one")
     async with grpc.aio.insecure_channel(silo.endpoint) as channel:
         untyped: Any = channel
-        for method in ("Status", "Drain", "Cordon"):
+        for method in ("Status", "Drain", "Cordon", "Grain", "Deactivate"):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await untyped.unary_unary(f"/silo.wire.v1.Management/{method}")(b"", timeout=5)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -277,6 +278,12 @@ class Unmanaged:
         raise AssertionError("not to be asked")
 
     async def cordon(self, cordoned: bool) -> None:
+        raise AssertionError("not to be asked")
+
+    async def grain_report(self, grain: GrainId, *, look_up: bool) -> GrainReport:
+        raise AssertionError("not to be asked")
+
+    async def deactivate(self, grain: GrainId, within_s: float) -> DeactivationReport:
         raise AssertionError("not to be asked")
 
 
