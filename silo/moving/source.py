@@ -244,6 +244,7 @@ class SourceMove:
             self.post(handover.Failed(f"it was {activation.state.value} before it could be drained"))
             return False
         self._paused_at = self._parts.clock()
+        self._note(Fate.MOVING, f"to {self._target_name}")
         activation.hold()
         return True
 
@@ -489,18 +490,16 @@ class SourceMove:
             self._target_name,
             self._on_busy,
         )
-        self._note(outcome)
+        if status in (MoveStatus.ABORTED, MoveStatus.LOST):
+            self._note(Fate.MOVE_ABORTED, f"to {self._target_name}: {why}")
         if self._record is not None:
             self._record.ended(outcome)
         log.debug("migration.done" if outcome.moved else "migration.not_done", outcome=str(outcome))
         self.outcome.set_result(outcome)
 
-    def _note(self, outcome: MigrationOutcome) -> None:
+    def _note(self, fate: Fate, why: str) -> None:
         chronicle, now = self._parts.catalog.premises.chronicle, asyncio.get_running_loop().time()
-        if outcome.moved:
-            chronicle.note(outcome.grain, Fate.MOVED, f"to {self._target_name}", now)
-        elif outcome.status in (MoveStatus.ABORTED, MoveStatus.LOST):
-            chronicle.note(outcome.grain, Fate.MOVE_ABORTED, f"to {self._target_name}: {outcome.why}", now)
+        chronicle.note(self._activation.id, fate, why, now)
 
     def end_record(self) -> None:
         """The silo ends in the middle of it."""

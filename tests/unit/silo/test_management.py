@@ -17,16 +17,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from pydantic import SecretStr
 
-from silo import Client, Grain, NoGateway, NotExecuted, PermissionRefused, Silo, SiloSettings, grain
+from silo import Client, Grain, NoGateway, NotExecuted, PermissionRefused, Silo, SiloSettings, grain, with_hint
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import MembershipUnavailable, SiloUnavailable
 from silo.directory.membership import SiloStatus
-from silo.grain_records import DeactivationReport, GrainReport
+from silo.grain_records import DeactivationReport, DeactivationStatus, GrainReport, GrainState
 from silo.management_service import ManagementService
 from silo.management_values import MemberReport, SiloReport, merged, spread_of, summary
 from silo.management_wire import report_from_wire, report_to_wire
 from silo.messaging.greeting import Credentials
 from silo.messaging.permissions import Role
+from silo.reference import grain_id
 from tests.support.waiting import until
 
 TOKEN = "the token of the cluster"
@@ -174,6 +175,42 @@ async def test_R478_a_silo_is_cordoned_by_name_as_the_status_shows_and_uncordone
         assert [silo.cordoned for silo in status.silos] == [False, False]
 
 
+async def test_R213_R217_a_grain_is_looked_at_and_deactivated_by_its_reference(
+    start: Start, connect: Callable[..., Client]
+) -> None:
+    one = await start("one")
+    await start("two")
+    async with connect() as client:
+        room = with_hint(client.grain(Room, "lobby"), "one")
+        await room.enter()
+        record = await client.management.grain(room)
+        assert (record.state, record.silo, record.unanswered) == (GrainState.ACTIVE, "one", ())
+        assert record.entry is not None
+        assert record.entry.silo == one.address
+        staying = asyncio.create_task(room.stay())
+        await Room.entered.wait()
+        outcome = await client.management.deactivate(room, timeout_s=0.1)
+        assert (outcome.status, outcome.why) == (DeactivationStatus.UNDER_WAY, "its running calls end first: stay")
+        ending = asyncio.create_task(client.management.deactivate(grain_id(room)))
+        Room.leave.set()
+        assert (await ending).status in (DeactivationStatus.DEACTIVATED, DeactivationStatus.NOT_ACTIVE)
+        await staying
+        assert (await client.management.grain(room)).state is GrainState.NOT_ACTIVE
+        with pytest.raises(TypeError, match="a reference to a grain is wanted"):
+            await client.management.grain("managed/lobby")
+
+
+async def test_what_is_no_grain_is_refused_by_the_silo() -> None:
+    service = ManagementService(Unmanaged(), None, random.Random(1))
+    await service.announce(serving=True)
+    async with grpc_server(service) as endpoint, grpc.aio.insecure_channel(endpoint) as channel:
+        untyped: Any = channel
+        for method in ("Grain", "Deactivate"):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await untyped.unary_unary(f"/silo.wire.v1.Management/{method}")(b"", timeout=5)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_of_two_silos_of_one_name_the_one_that_joined_last_is_meant(
     start: Start, connect: Callable[..., Client]
 ) -> None:
@@ -290,11 +327,17 @@ class Unmanaged:
 @asynccontextmanager
 async def joining_silo() -> AsyncGenerator[str]:
     service = ManagementService(Unmanaged(), None, random.Random(1))
+    await service.announce(serving=False)
+    async with grpc_server(service) as endpoint:
+        yield endpoint
+
+
+@asynccontextmanager
+async def grpc_server(service: ManagementService) -> AsyncGenerator[str]:
     untyped: Any = grpc.aio  # its stubs know no types of messages
     server = untyped.server()
     service.add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
-    await service.announce(serving=False)
     await server.start()
     yield f"127.0.0.1:{port}"
     await server.stop(None)
