@@ -102,11 +102,12 @@ class GrainDesk:
         self._router.start_over(grain)
         activation = self._catalog.get(grain)
         now = asyncio.get_running_loop().time()
+        state = "not active" if activation is None else _state_of(activation)
+        log.info("management.deactivate", grain=str(grain), state=state)
         if activation is None:
             self._chronicle.go_on(grain, Fate.ORDERED, "it was not active here", now)
             return DeactivationReport(self._me, DeactivationStatus.NOT_ACTIVE)
-        log.info("management.deactivate", grain=str(grain), state=activation.state.value)
-        self._chronicle.note(grain, Fate.ORDERED, f"when it was {_state_of(activation)}", now)
+        self._chronicle.note(grain, Fate.ORDERED, f"when it was {state}", now)
         activation.end_when_possible(DeactivationReason.ORDERED)
         move = activation.move
         try:
