@@ -26,6 +26,7 @@ from silo.directory.lease_events import (
     Answered,
     AskTable,
     Conclude,
+    CordonAsked,
     Event,
     Failed,
     GoodbyeAsked,
@@ -60,6 +61,7 @@ from silo.directory.membership import (
     EMPTY_VIEW,
     Advance,
     Bury,
+    Cordon,
     Join,
     Read,
     Rejoin,
@@ -156,12 +158,14 @@ class LeaseCore:
                 self._join(token, silo, info, now)
             case Phase.MEMBER, AdvanceAsked(token, status) if self._me is not None:
                 self._run_errand(token, Advance(self._me, status), now)
+            case Phase.MEMBER, CordonAsked(token, cordoned):
+                self._cordon(token, cordoned, now)
             case ((Phase.JOINING | Phase.MEMBER | Phase.GONE), GoodbyeAsked(token)) if self._me is not None:
                 self._resign(Phase.GONE, "it said goodbye")  # first: nothing may start once the request is carried out
                 self._run_errand(token, Bury(self._me, "its own goodbye"), now)
             case _, GoodbyeAsked(token):
                 self._orders.append(Conclude(token))  # it never came, or is dead already
-            case _, AdvanceAsked(token):
+            case _, (AdvanceAsked(token) | CordonAsked(token)):
                 self._orders.append(Conclude(token, self._refusal()))
             case _, Ticked():
                 self._on_tick(now)
@@ -227,7 +231,7 @@ class LeaseCore:
             self._renewal_at = now
             if self._rejoining and self._info is not None:
                 self._ways.choose(())  # this is for the table itself
-                self._renewing = Rejoin(self._me, self._info, self._row.status, self._table)
+                self._renewing = Rejoin(self._me, self._info, self._row.status, self._table, self._row.cordoned)
                 self._orders.append(AskTable(self._renewing))
                 return
             self._renewing = Renew(self._me, seen=self._table.version, prev=self._row.seq, table=self._table.id)
@@ -249,6 +253,31 @@ class LeaseCore:
     def _run_errand(self, token: int, request: TableRequest, now: float) -> None:
         self._errands[token] = _Errand(request, until=now + self.settings.ask_within_s)
         self._orders.append(AskTable(request))
+
+    def _cordon(self, token: int, cordoned: bool, now: float) -> None:
+        """The last order holds: one that says otherwise, and may not have been carried out, is not asked for again."""
+        if self._me is None or self._info is None:
+            self._orders.append(Conclude(token, self._refusal()))
+            return
+        for earlier, errand in list(self._errands.items()):
+            if isinstance(errand.request, Cordon) and errand.request.cordoned is not cordoned:
+                del self._errands[earlier]
+                self._orders.append(Conclude(earlier, MembershipUnavailable("a later order says otherwise")))
+        self._run_errand(token, Cordon(self._me, self._info, cordoned, self._table.version), now)
+
+    def _cordon_anew(self, request: Cordon, now: float) -> None:
+        """The table has moved on since the version that the request was bound to: bind it to the newest."""
+        anew = Cordon(request.silo, request.info, request.cordoned, self._table.version)
+        moved = anew.version != request.version
+        for token, errand in list(self._errands.items()):
+            if errand.request != request:
+                continue
+            if moved and now < errand.until:
+                errand.request, errand.retry_at = anew, None
+                self._orders.append(AskTable(anew))
+            else:
+                del self._errands[token]
+                self._orders.append(Conclude(token, MembershipUnavailable("the membership row would not stand still")))
 
     def _read(self) -> None:
         if self._readers_next and not self._readers:
@@ -288,7 +317,7 @@ class LeaseCore:
             self._burying.discard(request.target)
         if (
             status is TableStatus.DEAD
-            and not isinstance(request, Advance)
+            and not isinstance(request, Advance | Cordon)
             and self.phase in (Phase.JOINING, Phase.MEMBER)
         ):
             self._resign(Phase.DEAD, "the table calls it dead")
@@ -299,10 +328,13 @@ class LeaseCore:
             if not self._rejoining:  # no verdict of a table that is no more takes effect
                 self._judge(now)
             self._follow(now, stale=stale)
-        if isinstance(request, Advance) and self._rejoining:
+        if isinstance(request, Advance | Cordon) and self._rejoining:
             self._postpone(request, now)  # it said nothing to a row that is there no more
             return
-        given_up = self.phase is Phase.DEAD and isinstance(request, Join | Advance)
+        if isinstance(request, Cordon) and status is not TableStatus.OK and self.phase is Phase.MEMBER:
+            self._cordon_anew(request, now)
+            return
+        given_up = self.phase is Phase.DEAD and isinstance(request, Join | Advance | Cordon)
         self._conclude(request, self._refusal() if given_up else None)
 
     def _follow(self, now: float, *, stale: bool = False) -> None:

@@ -27,6 +27,12 @@ class AdvanceAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class CordonAsked:
+    token: int
+    cordoned: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReadAsked:
     token: int
 
@@ -82,7 +88,17 @@ class PeerSaid:
 
 
 Event = (
-    JoinAsked | AdvanceAsked | ReadAsked | GoodbyeAsked | Ticked | Hinted | ProcessEnded | Answered | Failed | PeerSaid
+    JoinAsked
+    | AdvanceAsked
+    | CordonAsked
+    | ReadAsked
+    | GoodbyeAsked
+    | Ticked
+    | Hinted
+    | ProcessEnded
+    | Answered
+    | Failed
+    | PeerSaid
 )
 
 

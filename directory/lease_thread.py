@@ -31,6 +31,7 @@ from silo.directory.lease_events import (
     AdoptView,
     AdvanceAsked,
     AskTable,
+    CordonAsked,
     Event,
     GoodbyeAsked,
     Hinted,
@@ -133,6 +134,9 @@ class ThreadedMembership:
 
     async def advance(self, status: SiloStatus) -> View:
         return await self._ask(lambda token: AdvanceAsked(token, status))
+
+    async def cordon(self, cordoned: bool) -> View:
+        return await self._ask(lambda token: CordonAsked(token, cordoned))
 
     async def refresh(self) -> View:
         return await self._ask(ReadAsked)

@@ -13,6 +13,7 @@ from silo.directory.lease_events import (
     AdvanceAsked,
     Answered,
     AskTable,
+    CordonAsked,
     Event,
     Failed,
     GoodbyeAsked,
@@ -110,6 +111,9 @@ class LoopMembership:
 
     async def advance(self, status: SiloStatus) -> View:
         return await self._ask(lambda token: AdvanceAsked(token, status))
+
+    async def cordon(self, cordoned: bool) -> View:
+        return await self._ask(lambda token: CordonAsked(token, cordoned))
 
     async def refresh(self) -> View:
         return await self._ask(ReadAsked)

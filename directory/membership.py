@@ -65,6 +65,8 @@ class SiloRow(msgspec.Struct, frozen=True, array_like=True):
     joined: int
     dead: int | None = None
     """The version that declared it dead, or None."""
+    cordoned: bool = False
+    """Whether an operator has said that it takes no new placements. It serves what it has."""
 
 
 def table_id(run: str) -> str:
@@ -139,6 +141,11 @@ class View:
     def active(self) -> tuple[SiloRow, ...]:
         return tuple(row for row in self.table.rows if row.status is SiloStatus.ACTIVE)
 
+    def takes_placements(self, silo: SiloAddress) -> bool:
+        """Whether new activations may land there: it is active, and not cordoned."""
+        row = self._by_address.get(silo)
+        return row is not None and row.status is SiloStatus.ACTIVE and not row.cordoned
+
     def gateways(self) -> tuple[SiloRow, ...]:
         return tuple(row for row in self.active() if row.info.gateway)
 
@@ -182,6 +189,7 @@ class Rejoin(msgspec.Struct, frozen=True):
     info: SiloInfo
     status: SiloStatus
     known: Table
+    cordoned: bool = False
 
 
 class Advance(msgspec.Struct, frozen=True):
@@ -189,6 +197,16 @@ class Advance(msgspec.Struct, frozen=True):
 
     silo: SiloAddress
     status: SiloStatus
+
+
+class Cordon(msgspec.Struct, frozen=True):
+    """Say in the own row whether the silo takes new placements, only if the version still stands as it was seen: a
+    request that comes late undoes no later one. What is so already is no change, and no error."""
+
+    silo: SiloAddress
+    info: SiloInfo
+    cordoned: bool
+    version: int
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -211,7 +229,7 @@ class Read(msgspec.Struct, frozen=True):
     """Read the table; nothing changes."""
 
 
-TableRequest = Join | Renew | Rejoin | Advance | Verdict | Bury | Read
+TableRequest = Join | Renew | Rejoin | Advance | Cordon | Verdict | Bury | Read
 
 
 class TableStatus(enum.Enum):
@@ -219,8 +237,8 @@ class TableStatus(enum.Enum):
 
     OK = "ok"
     STALE = "stale"
-    """A renewal with an old `prev`, a verdict on facts that have moved, or a join that is there by an earlier try:
-    nothing changed, look at the table."""
+    """A renewal with an old `prev`, a verdict or a cordon on facts that have moved, or a join that is there by an
+    earlier try: nothing changed, look at the table."""
     DEAD = "dead"
     """The row of the asking silo is dead, or missing from the table that had it."""
     LOST = "lost"
@@ -290,6 +308,16 @@ class Membership(Protocol):
     async def join(self, silo: SiloAddress, info: SiloInfo) -> View: ...
 
     async def advance(self, status: SiloStatus) -> View: ...
+
+    async def cordon(self, cordoned: bool) -> View:
+        """Say in the own row whether this silo takes new placements; a later order takes the place of one that has not
+        been carried out. It ends with this incarnation.
+
+        Raises:
+            MembershipUnavailable: it could not be written, or a later order came; it may have been written even so.
+            SiloFenced: this silo is no member.
+        """
+        ...
 
     async def refresh(self) -> View:
         """A view read from the store by a request that was sent after this call; raises MembershipUnavailable."""

@@ -116,6 +116,9 @@ class MembershipBoard:
             if old is None or old.status is not row.status:
                 status = row.status.name.lower()
                 _log.info("membership.member", silo=str(row.silo), name=row.info.name, status=status)
+            if row.cordoned is not (old is not None and old.cordoned):
+                event = "membership.cordoned" if row.cordoned else "membership.uncordoned"
+                _log.info(event, silo=str(row.silo), name=row.info.name)
         for row in before.living():
             if not view.is_alive(row.silo):
                 left = row.status is SiloStatus.LEAVING

@@ -11,6 +11,7 @@ from silo.directory.addresses import SiloAddress
 from silo.directory.membership import (
     Advance,
     Bury,
+    Cordon,
     Join,
     Read,
     Rejoin,
@@ -123,7 +124,7 @@ class MemoryMembershipTable:
                 if row.seq != prev:
                     return TableStatus.STALE
                 self._rows[silo] = msgspec.structs.replace(row, seq=row.seq + 1, seen=max(row.seen, seen))
-            case Rejoin(silo, info, status, known):
+            case Rejoin(silo, info, status, known, cordoned):
                 row = self._rows.get(silo)
                 if row is not None and row.status is SiloStatus.DEAD:
                     return TableStatus.DEAD
@@ -132,7 +133,7 @@ class MemoryMembershipTable:
                 self._version = max(self._version, known.version) + 1
                 for brought in known.rows:
                     self._bring(brought)
-                self._rows[silo] = SiloRow(silo, info, status, seq=1, seen=0, joined=self._version)
+                self._rows[silo] = SiloRow(silo, info, status, seq=1, seen=0, joined=self._version, cordoned=cordoned)
             case Advance(silo, status):
                 row = self._rows.get(silo)
                 if row is None or row.status is SiloStatus.DEAD:
@@ -140,6 +141,16 @@ class MemoryMembershipTable:
                 if row.status < status < SiloStatus.DEAD:
                     self._rows[silo] = msgspec.structs.replace(row, status=status)
                     self._next_version()
+            case Cordon(silo, info, cordoned, version):
+                row = self._rows.get(silo)
+                if row is None or row.status is SiloStatus.DEAD:
+                    return TableStatus.DEAD
+                if row.info == info and row.cordoned is cordoned:
+                    return TableStatus.OK
+                if row.info != info or version != self._version:
+                    return TableStatus.STALE
+                self._rows[silo] = msgspec.structs.replace(row, cordoned=cordoned)
+                self._next_version()
             case Verdict(target, run, version, seq):
                 row = self._rows.get(target)
                 if (

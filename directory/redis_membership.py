@@ -2,7 +2,8 @@
 
 The hash `silo:{CLUSTER}:members` holds `version`, `run` (the run of Redis that wrote it), `table` (the random id that
 it got when it was made) and a field per silo, named by its address, with `FORMAT status seq seen joined dead` as text
-and then what the silo says of itself as MessagePack.
+and then what the silo says of itself as MessagePack; where it is cordoned, one more element of that array says so,
+which releases that know of no cordon pass over and keep.
 Every request is one run of one script, so each answer shows the whole table as it was at that very step. The channel
 `silo:{CLUSTER}:views` gets each new version: a reason to look, while reading the table is the truth.
 """
@@ -22,6 +23,7 @@ from silo.directory.errors import InvalidSettings, MembershipUnavailable, SiloEr
 from silo.directory.membership import (
     Advance,
     Bury,
+    Cordon,
     Join,
     Read,
     Rejoin,
@@ -136,6 +138,19 @@ elseif op == 'advance' then
     row.status = to
     store(row)
   end
+elseif op == 'cordon' then
+  local row, wanted, other = load(silo), ARGV[5], ARGV[6]
+  if not row or row.status == DEAD then
+    status = 'dead'
+  elseif row.about == wanted then
+    status = 'ok'
+  elseif row.about ~= other or version ~= tonumber(ARGV[7]) then
+    status = 'stale'
+  else
+    version = version + 1
+    row.about = wanted
+    store(row)
+  end
 elseif op == 'verdict' then
   local row = load(silo)
   local moved = run .. '/' .. id ~= ARGV[5] or version ~= tonumber(ARGV[6])
@@ -198,6 +213,13 @@ def read_table(fields: Mapping[bytes, bytes], *, run: str | None = None, version
     )
 
 
+class _Cordonable(SiloInfo, frozen=True, array_like=True):
+    """What a silo says of itself, and what an operator has said of it. A field that `SiloInfo` gets one day comes after
+    this one in the array."""
+
+    cordoned: bool = False
+
+
 def _read_row(field: str, value: bytes) -> SiloRow:
     words = value.split(b" ", 6)
     if len(words) != 7 or words[0] != ROW_FORMAT.encode():
@@ -205,12 +227,19 @@ def _read_row(field: str, value: bytes) -> SiloRow:
     status, seq, seen, joined, died = (int(word) for word in words[1:6])
     silo = SiloAddress.parse(field)
     info = msgspec.msgpack.decode(words[6], type=SiloInfo)
-    return SiloRow(silo, info, SiloStatus(status), seq, seen, joined, died or None)
+    cordoned = msgspec.msgpack.decode(words[6], type=_Cordonable).cordoned
+    return SiloRow(silo, info, SiloStatus(status), seq, seen, joined, died or None, cordoned)
 
 
 def _write_row(row: SiloRow) -> bytes:
     words = (ROW_FORMAT, int(row.status), row.seq, row.seen, row.joined, row.dead or 0)
-    return " ".join(map(str, words)).encode() + b" " + msgspec.msgpack.encode(row.info)
+    return " ".join(map(str, words)).encode() + b" " + _write_about(row.info, row.cordoned)
+
+
+def _write_about(info: SiloInfo, cordoned: bool) -> bytes:
+    if not cordoned:
+        return msgspec.msgpack.encode(info)
+    return msgspec.msgpack.encode((*msgspec.structs.astuple(info), cordoned))
 
 
 def translated(error: Exception) -> SiloError:
@@ -275,11 +304,14 @@ def _arguments(request: TableRequest) -> list[str | bytes | int]:
             return ["join", str(silo), new_id, msgspec.msgpack.encode(info)]
         case Renew(silo, seen, prev, table):
             return ["renew", str(silo), new_id, seen, prev, table]
-        case Rejoin(silo, info, status, known):
+        case Rejoin(silo, info, status, known, cordoned):
             rows = [part for row in known.rows for part in (str(row.silo), _write_row(row))]
-            return ["rejoin", str(silo), new_id, int(status), msgspec.msgpack.encode(info), known.version, *rows]
+            return ["rejoin", str(silo), new_id, int(status), _write_about(info, cordoned), known.version, *rows]
         case Advance(silo, status):
             return ["advance", str(silo), new_id, int(status)]
+        case Cordon(silo, info, cordoned, version):
+            wanted, other = _write_about(info, cordoned), _write_about(info, not cordoned)
+            return ["cordon", str(silo), new_id, wanted, other, version]
         case Verdict(target, run, version, seq):
             return ["verdict", str(target), new_id, run, version, seq]
         case Bury(target):

@@ -28,6 +28,8 @@ class DeactivationReason(enum.StrEnum):
     """The silo ends and no other silo could take the grain."""
     APPLICATION = "application"
     """The grain asked for it: `self.deactivate()`."""
+    ORDERED = "ordered"
+    """An operator asked for it: `client.management.deactivate` or `silo deactivate`."""
     STALE_STATE = "stale_state"
     """What is stored of its persistent state is, or may be, not what it has read and written; the next call finds a new
     activation, which reads it."""

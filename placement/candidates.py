@@ -140,6 +140,8 @@ def _barred(row: SiloRow, kind: str) -> str | None:
     """Why the table alone keeps the silo from hosting the kind; None where it does not."""
     if row.status is not SiloStatus.ACTIVE:
         return f"it is {row.status.name.lower()}, not active"
+    if row.cordoned:
+        return "it is cordoned"
     if row.info.kinds and kind not in row.info.kinds:  # a silo that lists no kinds hosts all of them
         return f"it does not host kind {kind!r}"
     return None

@@ -22,7 +22,7 @@ from typer.exceptions import Abort, TyperException
 from silo import terminal
 from silo.application import Loop, import_application, run_on
 from silo.configuration import Configuration, load
-from silo.directory.addresses import GrainId
+from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import (
     CallExpired,
     CallTimeout,
@@ -45,6 +45,7 @@ from silo.logs import configure
 
 if TYPE_CHECKING:
     from silo.client import Client
+    from silo.grain_records import DeactivationOutcome, GrainRecord
     from silo.management_values import ClusterStatus
     from silo.migration.outcome import MigrationOutcome
 
@@ -78,7 +79,12 @@ EXIT_CODES: Sequence[tuple[tuple[type[SiloError], ...], ExitCode]] = (
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
+grains_app = typer.Typer(no_args_is_help=True, help="Look at grains.")
+app.add_typer(grains_app, name="grains")
+
 LOG_LEVEL = "telemetry.log_level"
+DEACTIVATE_ANSWER_S = 5.0
+"""How long, beyond the time for the grain to end, `silo deactivate` waits for the silos to say so."""
 
 
 class TokenRole(enum.StrEnum):
@@ -89,6 +95,7 @@ class TokenRole(enum.StrEnum):
 
 
 Modules = Annotated[list[str], typer.Argument(metavar="MODULE", help="Modules with @grain classes, as in `import`.")]
+SiloArgument = Annotated[str, typer.Argument(metavar="SILO", help="A silo's name, endpoint or address.")]
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="The name of the cluster.")]
 RedisOption = Annotated[str | None, typer.Option("--redis", help="The URL of the cluster's Redis or Valkey.")]
 GatewayOption = Annotated[
@@ -272,6 +279,106 @@ def status(
 
         terminal.show(summary(found))
     return ExitCode.DONE
+
+
+@app.command()
+def cordon(
+    silo: SiloArgument,
+    cluster: ClusterOption = None,
+    redis: RedisOption = None,
+    gateway: GatewayOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 5.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Have a silo take no new grains; it serves what it has. Until `silo uncordon`, or the silo's restart."""
+    return _cordon(silo, True, _client_settings(cluster, redis, config), gateway, timeout, as_json=as_json)
+
+
+@app.command()
+def uncordon(
+    silo: SiloArgument,
+    cluster: ClusterOption = None,
+    redis: RedisOption = None,
+    gateway: GatewayOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 5.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Have a silo take new grains again; what waits for a place is tried at once."""
+    return _cordon(silo, False, _client_settings(cluster, redis, config), gateway, timeout, as_json=as_json)
+
+
+def _cordon(
+    silo: str,
+    cordoned: bool,
+    configuration: Configuration,
+    gateways: Sequence[str] | None,
+    timeout_s: float,
+    *,
+    as_json: bool,
+) -> ExitCode:
+    async def order(client: Client) -> SiloAddress:
+        return await (client.management.cordon(silo) if cordoned else client.management.uncordon(silo))
+
+    address = _with_client(order, configuration, gateways, timeout_s)
+    told = {"silo": silo, "address": address, "cordoned": cordoned}
+    what = "is cordoned: it takes no new grains" if cordoned else "takes new grains"
+    terminal.say(terminal.as_json(told) if as_json else f"{silo} ({address}) {what}")
+    return ExitCode.DONE
+
+
+@app.command()
+def deactivate(
+    grains: Annotated[list[str], typer.Argument(metavar="GRAIN", help="Grains as kind/key.")],
+    cluster: ClusterOption = None,
+    redis: RedisOption = None,
+    gateway: GatewayOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> int:
+    """End the activations of grains, whatever they do, and forget their troubles; the next call begins afresh."""
+    identities = [GrainId.parse(text) for text in grains]
+
+    async def order(client: Client) -> list[DeactivationOutcome]:
+        return [await client.management.deactivate(each, timeout_s=timeout) for each in identities]
+
+    within_s = len(identities) * (timeout + DEACTIVATE_ANSWER_S)
+    outcomes = _with_client(order, _client_settings(cluster, redis, config), gateway, within_s)
+    for outcome in outcomes:
+        terminal.say(terminal.as_json(outcome) if as_json else str(outcome))
+    from silo.grain_records import DeactivationStatus
+
+    if any(outcome.status is DeactivationStatus.UNDER_WAY for outcome in outcomes):
+        return ExitCode.TIMED_OUT
+    return ExitCode.PARTLY_DONE if any(outcome.unanswered for outcome in outcomes) else ExitCode.DONE
+
+
+@grains_app.command("get")
+def get_grain(
+    grain: Annotated[str, typer.Argument(metavar="GRAIN", help="A grain as kind/key.")],
+    cluster: ClusterOption = None,
+    redis: RedisOption = None,
+    gateway: GatewayOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 5.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Show where a grain is active and what it does; or what keeps it from that, and when it is tried again."""
+    identity = GrainId.parse(grain)
+
+    async def ask(client: Client) -> GrainRecord:
+        return await client.management.grain(identity)
+
+    found = _with_client(ask, _client_settings(cluster, redis, config), gateway, timeout)
+    if as_json:
+        terminal.say(terminal.as_json(found))
+    else:
+        from silo.grain_records import summary
+
+        terminal.show(summary(found))
+    return ExitCode.PARTLY_DONE if found.unanswered else ExitCode.DONE
 
 
 @app.command("config")

@@ -3,26 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from silo.directory.errors import CallTimeout, NotExecuted, PermissionRefused, SiloError, SiloUnavailable
+from silo.grain_records import (
+    DeactivationOutcome,
+    DeactivationReport,
+    DeactivationStatus,
+    GrainRecord,
+    GrainReport,
+    deactivation_outcome,
+    recorded,
+)
 from silo.logs import get_logger
 from silo.management_access import prove
 from silo.management_values import ClusterStatus, MemberStatus, SiloReport, merged
-from silo.management_wire import CHALLENGE, DRAIN, SERVICE, STATUS, challenge_from_wire, drain_to_wire, report_from_wire
+from silo.management_wire import (
+    CHALLENGE,
+    CORDON,
+    DEACTIVATE,
+    DRAIN,
+    GRAIN,
+    SERVICE,
+    STATUS,
+    challenge_from_wire,
+    cordon_to_wire,
+    deactivate_to_wire,
+    deactivation_from_wire,
+    drain_to_wire,
+    grain_asked_to_wire,
+    grain_report_from_wire,
+    report_from_wire,
+)
+from silo.reference import grain_id
 
 if TYPE_CHECKING:
     import grpc.aio
 
+    from silo.directory.addresses import SiloAddress
     from silo.messaging.greeting import Credentials
 
-__all__ = ["ClusterStatus", "Management", "MemberStatus"]
+__all__ = ["ClusterStatus", "DeactivationOutcome", "GrainRecord", "Management", "MemberStatus"]
 
 log = get_logger(__name__)
 
+Answer = TypeVar("Answer")
+
 ASK_TIMEOUT_S: Final = 2.0
 """How long one silo may take to answer."""
+DEACTIVATE_TIMEOUT_S: Final = 30.0
+"""How long an order to deactivate waits for the grain's running calls, where it does not say."""
+DEACTIVATE_ROUNDS_MAX: Final = 4
+"""How often all silos are told to deactivate a grain that moves on meanwhile."""
 ASKED_AT_ONCE_MAX: Final = 16
 """How many silos are asked at the same time."""
 
@@ -46,19 +79,69 @@ class Management:
             PermissionRefused: the token does not allow the role `admin`, or is none of this cluster.
         """
         first = await self._first_report()
-        slots = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+        others = [member.address for member in first.members if member.address != first.address]
+        reports = await _of_each(others, lambda silo: self._report(silo.endpoint))
+        return merged(first, reports.values())
 
-        async def ask(endpoint: str) -> SiloReport | None:
-            async with slots:
-                try:
-                    return await self._report(endpoint)
-                except SiloError as error:  # told in the status itself: this silo did not answer
-                    log.debug("management.no_answer", silo=endpoint, why=str(error))
-                    return None
+    async def grain(self, grain: Any) -> GrainRecord:
+        """What the cluster knows of one grain: where it is active, or what keeps it from that. Activates nothing.
 
-        others = [member.address.endpoint for member in first.members if member.address != first.address]
-        reports = await asyncio.gather(*(ask(endpoint) for endpoint in others))
-        return merged(first, (report for report in reports if report is not None))
+        Args:
+            grain: a reference or a GrainId.
+
+        Raises:
+            NoGateway, SiloUnavailable, CallTimeout: no silo answered.
+            PermissionRefused: the token does not allow the role `admin`, or is none of this cluster.
+        """
+        identity = grain_id(grain)
+        first = await self._first_report()
+
+        async def ask(silo: SiloAddress) -> GrainReport:
+            request = grain_asked_to_wire(identity, look_up=silo == first.address)
+            return grain_report_from_wire(identity, await self._ask(silo.endpoint, GRAIN, request))
+
+        names = {member.address: member.name for member in first.members}
+        reports = await _of_each(names, ask)
+        return recorded(identity, list(reports.values()), names, names.keys() - reports.keys())
+
+    async def deactivate(self, grain: Any, *, timeout_s: float = DEACTIVATE_TIMEOUT_S) -> DeactivationOutcome:
+        """End the activation of a grain, whatever it does, and forget its troubles; the next call activates it afresh.
+
+        Running calls end first, `on_deactivate` runs, and what is stored stays as it is. Calls that wait for the grain
+        go to the new activation. Of a grain that waits for a place, the next try is made at once.
+
+        Args:
+            grain: a reference or a GrainId.
+            timeout_s: how long to wait for the end; the order stands beyond that, and may be given again.
+
+        Returns:
+            What became of it: deactivated, not active, or under way and why.
+
+        Raises:
+            NoGateway, SiloUnavailable, CallTimeout: no silo answered.
+            PermissionRefused: the token does not allow the role `admin`, or is none of this cluster.
+        """
+        identity = grain_id(grain)
+        first = await self._first_report()
+        names = {member.address: member.name for member in first.members}
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + timeout_s
+
+        async def order(silo: SiloAddress) -> DeactivationReport:
+            within_s = max(0.0, give_up_at - loop.time())
+            request = deactivate_to_wire(identity, within_s)
+            answer = await self._ask(silo.endpoint, DEACTIVATE, request, within_s + ASK_TIMEOUT_S)
+            return deactivation_from_wire(answer)
+
+        reports: list[DeactivationReport] = []
+        unanswered: frozenset[SiloAddress] = frozenset()
+        for _ in range(DEACTIVATE_ROUNDS_MAX):
+            answers = await _of_each(names, order)
+            reports = [*(each for each in reports if each.status is DeactivationStatus.DEACTIVATED), *answers.values()]
+            unanswered = frozenset(names.keys() - answers.keys())
+            if not any(each.status is DeactivationStatus.MOVED for each in answers.values()):
+                break  # else the grain went on to a silo that may have been asked before it came
+        return deactivation_outcome(identity, reports, sorted(names[silo] for silo in unanswered))
 
     async def drain(self, silo: str) -> None:
         """Have a silo move its grains elsewhere, answer what it has, and stop. Returns once it has begun.
@@ -71,11 +154,43 @@ class Management:
             PermissionRefused: the token does not allow the role `admin`, or is none of this cluster.
             NoGateway, SiloUnavailable, CallTimeout: it could not be told, or was not heard to agree.
         """
+        address = await self._called(silo)
+        await self._ask(address.endpoint, DRAIN, drain_to_wire(str(address)))
+
+    async def cordon(self, silo: str) -> SiloAddress:
+        """Have a silo take no new placements: it serves what it has, and moves to it are refused. Returns once that is
+        written in the membership table; the other silos see it a moment later.
+
+        It belongs to this incarnation: after a restart the silo takes placements again.
+
+        Args:
+            silo: its name, endpoint or address; it need not be a gateway.
+
+        Returns:
+            Which silo it was.
+
+        Raises:
+            NotExecuted: no living silo is called so.
+            PermissionRefused: the token does not allow the role `admin`, or is none of this cluster.
+            NoGateway, SiloUnavailable, CallTimeout: it could not be told, or was not heard to have done it.
+        """
+        return await self._cordon(silo, cordoned=True)
+
+    async def uncordon(self, silo: str) -> SiloAddress:
+        """Have a silo take new placements again; grains that wait for a place are tried at once. See `cordon`."""
+        return await self._cordon(silo, cordoned=False)
+
+    async def _cordon(self, silo: str, *, cordoned: bool) -> SiloAddress:
+        address = await self._called(silo)
+        await self._ask(address.endpoint, CORDON, cordon_to_wire(str(address), cordoned))
+        return address
+
+    async def _called(self, silo: str) -> SiloAddress:
+        """The living silo of this name, endpoint or address; of two, the one that joined last."""
         first = await self._first_report()
-        for member in first.members:
+        for member in reversed(first.members):
             if silo in (member.name, member.address.endpoint, str(member.address)):
-                await self._ask(member.address.endpoint, DRAIN, drain_to_wire(str(member.address)))
-                return
+                return member.address
         known = ", ".join(sorted(member.name for member in first.members))
         raise NotExecuted(f"no living silo is called {silo} (known: {known})")
 
@@ -94,7 +209,8 @@ class Management:
     async def _report(self, endpoint: str) -> SiloReport:
         return report_from_wire(await self._ask(endpoint, STATUS, b""))
 
-    async def _ask(self, endpoint: str, method: str, request: bytes) -> bytes:
+    async def _ask(self, endpoint: str, method: str, request: bytes, timeout_s: float | None = None) -> bytes:
+        timeout_s = ASK_TIMEOUT_S if timeout_s is None else timeout_s
         import grpc.aio
 
         from silo.messaging.grpc_transport import CHANNEL_OPTIONS
@@ -103,23 +219,45 @@ class Management:
             try:
                 metadata: tuple[tuple[str, str | bytes], ...] = ()
                 if self._credentials is not None:
-                    nonce = challenge_from_wire(await _call(channel, CHALLENGE, b"", ()))
+                    nonce = challenge_from_wire(await _call(channel, CHALLENGE, b"", (), ASK_TIMEOUT_S))
                     metadata = prove(self._credentials, nonce, method, request)
-                return await _call(channel, method, request, metadata)
+                return await _call(channel, method, request, metadata, timeout_s)
             except grpc.aio.AioRpcError as error:
-                raise _error(endpoint, method, error) from None
+                raise _error(endpoint, method, error, timeout_s) from None
 
 
 async def _call(
-    channel: grpc.aio.Channel, method: str, request: bytes, metadata: tuple[tuple[str, str | bytes], ...]
+    channel: grpc.aio.Channel,
+    method: str,
+    request: bytes,
+    metadata: tuple[tuple[str, str | bytes], ...],
+    timeout_s: float,
 ) -> bytes:
     untyped: Any = channel  # its stubs know no types of messages
     ask = untyped.unary_unary(f"/{SERVICE}/{method}")
-    body: bytes = await ask(request, timeout=ASK_TIMEOUT_S, metadata=metadata)
+    body: bytes = await ask(request, timeout=timeout_s, metadata=metadata)
     return body
 
 
-def _error(endpoint: str, method: str, error: grpc.aio.AioRpcError) -> SiloError:
+async def _of_each(
+    silos: Iterable[SiloAddress], ask: Callable[[SiloAddress], Awaitable[Answer]]
+) -> dict[SiloAddress, Answer]:
+    """The answers of those silos that answer, a bounded number asked at a time."""
+    slots = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+    answers: dict[SiloAddress, Answer] = {}
+
+    async def one(silo: SiloAddress) -> None:
+        async with slots:
+            try:
+                answers[silo] = await ask(silo)
+            except SiloError as error:  # told by its absence: this silo did not answer
+                log.debug("management.no_answer", silo=str(silo), why=str(error))
+
+    await asyncio.gather(*(one(silo) for silo in silos))
+    return answers
+
+
+def _error(endpoint: str, method: str, error: grpc.aio.AioRpcError, timeout_s: float) -> SiloError:
     """What went wrong, as an error of the runtime."""
     import grpc
 
@@ -130,6 +268,6 @@ def _error(endpoint: str, method: str, error: grpc.aio.AioRpcError) -> SiloError
         case grpc.StatusCode.FAILED_PRECONDITION | grpc.StatusCode.UNIMPLEMENTED:
             return NotExecuted(f"{endpoint}: {details}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return CallTimeout(f"{endpoint} did not answer {method} within {ASK_TIMEOUT_S:g} s")
+            return CallTimeout(f"{endpoint} did not answer {method} within {timeout_s:g} s")
         case _:
             return SiloUnavailable(f"{endpoint}: {details}")

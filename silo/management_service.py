@@ -1,4 +1,4 @@
-"""The silo's side of management, beside its stream: status, drain, grpc.health.v1 and reflection."""
+"""The silo's side of management, beside its stream: what an operator asks of it, grpc.health.v1 and reflection."""
 
 from __future__ import annotations
 
@@ -13,12 +13,29 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from silo.directory.addresses import SiloAddress
-from silo.directory.errors import PermissionRefused
+from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.errors import InvalidIdentity, PermissionRefused, SiloError
+from silo.grain_records import DeactivationReport, GrainReport
 from silo.logs import get_logger
 from silo.management_access import NONCE_BYTES, Challenges, Unproved, check
 from silo.management_values import SiloReport
-from silo.management_wire import CHALLENGE, DRAIN, SERVICE, STATUS, challenge_to_wire, drain_from_wire, report_to_wire
+from silo.management_wire import (
+    CHALLENGE,
+    CORDON,
+    DEACTIVATE,
+    DRAIN,
+    GRAIN,
+    SERVICE,
+    STATUS,
+    challenge_to_wire,
+    cordon_from_wire,
+    deactivate_from_wire,
+    deactivation_to_wire,
+    drain_from_wire,
+    grain_asked_from_wire,
+    grain_report_to_wire,
+    report_to_wire,
+)
 from silo.messaging.greeting import Credentials
 from silo.messaging.grpc_transport import SERVICE as LINK_SERVICE
 
@@ -44,6 +61,18 @@ class ManagedSilo(Protocol):
 
     def begin_drain(self) -> None:
         """Move everything elsewhere and stop; does not wait for it. Asked again, it changes nothing."""
+        ...
+
+    async def cordon(self, cordoned: bool) -> None:
+        """Take no new placements, or take them again, from when this returns. Asked again, it changes nothing."""
+        ...
+
+    async def grain_report(self, grain: GrainId, *, look_up: bool) -> GrainReport:
+        """What it knows of a grain, and the directory where that is to be asked."""
+        ...
+
+    async def deactivate(self, grain: GrainId, within_s: float) -> DeactivationReport:
+        """End the activation of a grain; the order stands though it cannot be done within the time."""
         ...
 
 
@@ -75,6 +104,9 @@ class ManagementService:
             CHALLENGE: self._challenge,
             STATUS: self._guarded(STATUS, self._status),
             DRAIN: self._guarded(DRAIN, self._drain),
+            CORDON: self._guarded(CORDON, self._cordon),
+            GRAIN: self._guarded(GRAIN, self._grain),
+            DEACTIVATE: self._guarded(DEACTIVATE, self._deactivate),
         }
         methods = {name: untyped.unary_unary_rpc_method_handler(handler) for name, handler in handlers.items()}
         adding: Any = server
@@ -107,8 +139,10 @@ class ManagementService:
                 code, why = grpc.StatusCode.PERMISSION_DENIED, str(error)
             except NotTheOne as error:
                 code, why = grpc.StatusCode.FAILED_PRECONDITION, str(error)
-            except DecodeError as error:
+            except (DecodeError, InvalidIdentity) as error:
                 code, why = grpc.StatusCode.INVALID_ARGUMENT, f"not a request of {method}: {error}"
+            except SiloError as error:
+                code, why = grpc.StatusCode.UNAVAILABLE, str(error)
             if code in REFUSALS:
                 log.warning("management.refused", method=method, peer=context.peer(), why=why)
             await context.abort(code, why)
@@ -125,8 +159,25 @@ class ManagementService:
 
     async def _drain(self, request: bytes) -> bytes:
         silo = drain_from_wire(request)
-        if not self._managed.answers_to(silo):
-            raise NotTheOne(f"here is {self._managed.me}, not {silo}")
+        self._require(silo)
         log.info("management.drain", silo=silo)
         self._managed.begin_drain()
         return b""
+
+    async def _cordon(self, request: bytes) -> bytes:
+        silo, cordoned = cordon_from_wire(request)
+        self._require(silo)
+        log.info("management.cordon" if cordoned else "management.uncordon", silo=silo)
+        await self._managed.cordon(cordoned)
+        return b""
+
+    async def _grain(self, request: bytes) -> bytes:
+        grain, look_up = grain_asked_from_wire(request)
+        return grain_report_to_wire(await self._managed.grain_report(grain, look_up=look_up))
+
+    async def _deactivate(self, request: bytes) -> bytes:
+        return deactivation_to_wire(await self._managed.deactivate(*deactivate_from_wire(request)))
+
+    def _require(self, silo: str) -> None:
+        if not self._managed.answers_to(silo):
+            raise NotTheOne(f"here is {self._managed.me}, not {silo}")

@@ -31,6 +31,7 @@ class MemberReport(msgspec.Struct, frozen=True):
     """How many it makes at a time, at its present age."""
     activations_max: int | None = None
     """How many it hosts at most; None for no bound."""
+    cordoned: bool = False
 
 
 class SiloReport(msgspec.Struct, frozen=True):
@@ -72,6 +73,8 @@ class MemberStatus(msgspec.Struct, frozen=True):
     """How many it makes at a time, at its present age."""
     activations_max: int | None = None
     """How many it hosts at most; None for no bound."""
+    cordoned: bool = False
+    """Whether it takes no new placements, by an operator's order."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
@@ -108,7 +111,7 @@ def summary(status: ClusterStatus) -> dict[str, object]:
     silos = [
         {
             "name": silo.name,
-            "state": silo.state,
+            "state": f"{silo.state}, cordoned" if silo.cordoned else silo.state,
             "activations": _of(silo.activations, silo.activations_max),
             "in flight": _of(silo.in_flight, silo.in_flight_max),
             "calls": silo.open_calls,
@@ -168,4 +171,5 @@ def _status(member: MemberReport, own: SiloReport | None) -> MemberStatus:
         seen_by.in_flight,
         seen_by.in_flight_max,
         seen_by.activations_max,
+        member.cordoned,
     )

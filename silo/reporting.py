@@ -106,6 +106,7 @@ class Reporter:
             load.in_flight if load is not None else None,
             (load.in_flight_max or None) if load is not None else None,
             (load.activations_max or None) if load is not None else None,
+            row.cordoned,
         )
 
     async def run(self) -> None:

@@ -14,12 +14,15 @@ from silo.activation.activation import Activation, ActivationLimits, Premises
 from silo.activation.catalog import Catalog, CollectionLimits
 from silo.activation.intake import IntakeLimits
 from silo.caller import Caller, call_ids
+from silo.chronicle import Chronicle
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.errors import Closed, HandshakeRefused, MembershipUnavailable, SiloError, SiloFenced
 from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, TurnRight, View
 from silo.directory.registrar import Registrar
 from silo.gateway import Gateway
+from silo.grain_desk import GrainDesk
+from silo.grain_records import DeactivationReport, GrainReport
 from silo.kinds import KindRegistry, OnBusy, require_on_busy
 from silo.leaving import LEAVE_BEHIND_AT, move_everything, say_last_words, while_leased
 from silo.loads import Loads
@@ -213,6 +216,7 @@ class Runtime:
             view_version=lambda: self.membership.view.version,
         )
         self.registrar = Registrar(self.directory)
+        self.chronicle = Chronicle()
         self.cache = DirectoryCache()
         activation = settings.activation
         intake = IntakeLimits(activation.activations_in_flight_max, activation.warm_up_s, activation.activations_max)
@@ -291,6 +295,7 @@ class Runtime:
             cache=self.cache,
             membership=self.membership,
             placement=self.placement,
+            chronicle=self.chronicle,
             control=self.moves,
             limits=RoutingLimits(
                 settings.calls.hops_max,
@@ -340,6 +345,7 @@ class Runtime:
                 self._telemetry,
                 self.storage,
                 new_call_id=ids,
+                chronicle=self.chronicle,
                 forwarded=self.router.forwarded,
                 hasten=self.catalog.hasten,
                 lend_place=self.catalog.lend_place,
@@ -361,6 +367,7 @@ class Runtime:
             telemetry=self._telemetry,
             on_room=self._on_room,
         )
+        self.grain_desk = GrainDesk(self.me, self.catalog, self.router, self.registrar, self.membership, self.chronicle)
 
     def _storage_parts(self, right: TurnRight) -> StorageParts | None:
         if self._storage is None:
@@ -497,6 +504,22 @@ class Runtime:
         """Whether this silo is meant by a name, endpoint or address."""
         return silo in (self.name, self.me.endpoint, str(self.me))
 
+    async def cordon(self, cordoned: bool) -> None:
+        """Take no new placements, or take them again. It serves what it has, and moves to it are refused."""
+        await self.membership.cordon(cordoned)
+
+    async def grain_report(self, grain: GrainId, *, look_up: bool) -> GrainReport:
+        """What this silo knows of a grain.
+
+        Args:
+            look_up: whether to ask the directory, too.
+        """
+        return await self.grain_desk.report(grain, look_up=look_up)
+
+    async def deactivate(self, grain: GrainId, within_s: float) -> DeactivationReport:
+        """End the activation of a grain here, whatever it does, and forget its troubles; wait for that for so long."""
+        return await self.grain_desk.deactivate(grain, within_s)
+
     async def report(self) -> SiloReport:
         """What this silo says of itself and of the cluster."""
         return await self.reporter.report()
@@ -596,6 +619,6 @@ class Runtime:
 
 
 def _wish(activation: Activation) -> DeactivationReason:
-    """Why an activation wants to end."""
+    """Why an activation is to end."""
     stale = activation.states is not None and activation.states.stale
-    return DeactivationReason.STALE_STATE if stale else DeactivationReason.APPLICATION
+    return DeactivationReason.STALE_STATE if stale else activation.wants_deactivation or DeactivationReason.APPLICATION

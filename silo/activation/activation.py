@@ -17,6 +17,7 @@ from silo.activation.timers import GrainTimer, Tick, TimerCallback
 from silo.activation.turn_context import TurnContext, current_turn
 from silo.activation.turns import Admission, TurnQueue
 from silo.activation.work import GrainWork
+from silo.chronicle import Chronicle
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.errors import (
     ActivationFailed,
@@ -35,8 +36,10 @@ from silo.directory.errors import (
 from silo.directory.membership import TurnRight
 from silo.eager import EagerTasks
 from silo.grain_context import current_activation
+from silo.grain_records import Fate
 from silo.kinds import GrainKind, OnBusy
 from silo.logs import get_logger
+from silo.migration.lifecycle import DeactivationReason
 from silo.migration.outcome import MigrationOutcome
 from silo.migration.participants import Participant, ParticipantSet
 from silo.persistence.grain_states import GrainStates, StorageParts
@@ -111,6 +114,8 @@ class Premises:
     """The turns that run, of whichever activation, and the tasks of grains."""
     new_call_id: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
     """Numbers for the calls that timers make."""
+    chronicle: Chronicle = field(default_factory=Chronicle)
+    """What this silo remembers of grains that were in trouble."""
     forwarded: ForwardedCalls = field(default_factory=lambda: ForwardedCalls(0))
     """What is known of forwarded calls here."""
     hasten: Callable[[Activation], None] = lambda _: None
@@ -170,7 +175,8 @@ class Activation:
         """Its persistent states, where its kind has any."""
         self.move: Any = None
         """The move under way, where there is one."""
-        self.wants_deactivation = False
+        self.wants_deactivation: DeactivationReason | None = None
+        """Why it is to end as soon as that can be done."""
         self.work: GrainWork | None = None
         """What it has under way beside its turns, where there is anything."""
         self.has_left_behind = False
@@ -373,6 +379,7 @@ class Activation:
             return
         self.state = State.OPEN
         self.last_used = self.opened_at = asyncio.get_running_loop().time()
+        self._premises.chronicle.go_on(self.id, Fate.ACTIVE, f"under epoch {self.epoch}", self.last_used)
         self._wake_opened()
         self._wake_drained()
         if self.states is not None and self.states.stale:
@@ -580,9 +587,12 @@ class Activation:
 
     def request_deactivation(self) -> None:
         self.check_alive()
-        self.wants_deactivation = True
-        if self.state is State.OPEN:
-            self._premises.begin_deactivation(self)
+        self.end_when_possible(DeactivationReason.APPLICATION)
+
+    def end_when_possible(self, reason: DeactivationReason) -> None:
+        """Begin to deactivate, now or as soon as it is open and does not move any more."""
+        self.wants_deactivation = self.wants_deactivation or reason
+        self.end_if_wanted()
 
     def create_task(self, coroutine: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
         try:

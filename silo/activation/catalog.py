@@ -26,6 +26,7 @@ from silo.directory.errors import (
     StoredStateUnreadable,
 )
 from silo.directory.registrar import Registrar
+from silo.grain_records import Fate
 from silo.instances import build_instance
 from silo.kinds import GrainKind, KindRegistry
 from silo.logs import get_logger
@@ -424,6 +425,8 @@ class Catalog:
             self.reroute_all(activation)
             return
         log.warning("activation.failed", grain=str(activation.id), exc_info=error)
+        now = asyncio.get_running_loop().time()
+        self.premises.chronicle.note(activation.id, Fate.NOT_ACTIVATED, f"{type(error).__name__}: {error}", now)
         if not isinstance(error.__cause__, StorageUnavailable):  # no fault of the grain, and over as soon as it is back
             why = f"{type(error).__name__}: {error}"
             self._damping.failed(activation.id, why, asyncio.get_running_loop().time())
@@ -481,6 +484,10 @@ class Catalog:
                 self._removal.set_result(None)
         return activation.abandon()
 
+    def forgive(self, grain: GrainId) -> None:
+        """Whatever befell it when it last started: the next call may have it tried at once."""
+        self._damping.started(grain)
+
     async def next_removal(self) -> None:
         """Wait until an activation has gone."""
         if self._removal is None or self._removal.done():
@@ -526,6 +533,7 @@ class Catalog:
             await self.unregister(activation.entry)
             self._cache.forget(activation.entry)
         _give_hops_back(activation)
+        self.premises.chronicle.go_on(activation.id, Fate.DEACTIVATED, reason, asyncio.get_running_loop().time())
         self.reroute_all(activation)
         if self.premises.telemetry is not None:
             took_s = asyncio.get_running_loop().time() - began

@@ -78,7 +78,8 @@ class Moves:
                 give the move up instead.
         """
         row = self._parts.membership.view.named(str(to)) if to else None
-        if to and (row is None or row.status is SiloStatus.JOINING):  # it may have joined a moment ago
+        if to and (row is None or row.status is SiloStatus.JOINING or row.cordoned):
+            # it may have joined, or been un-cordoned, a moment ago
             beginning = self._begin_after_refresh(activation, to, reason, force, on_busy, trace)
             return self.tasks.spawn(beginning, f"look for {to}")
         outcome = self._begin(activation, to, reason, force, on_busy, trace, avoiding)
@@ -165,6 +166,8 @@ class Moves:
         if row is None or row.status is not SiloStatus.ACTIVE:
             status = row.status.name.lower() if row else "not in the cluster"
             return f"{target} is {status}; only an active silo takes grains"
+        if row.cordoned:
+            return f"{row.info.name} is cordoned: it takes no grains"
         if row.info.kinds and activation.id.kind not in row.info.kinds:
             return f"{row.info.name} does not host grains of kind {activation.id.kind!r}"
         if not activation.kind.migratable and not force:
@@ -263,6 +266,8 @@ class Moves:
         full = parts.catalog.why_full()
         if full:
             return f"{parts.name} is {full}"
+        if row.cordoned:
+            return f"{parts.name} is cordoned: it takes no grains"
         kind = parts.catalog.kinds.get(grain.kind)
         if kind is None:
             return f"{parts.name} does not host grains of kind {grain.kind!r}"

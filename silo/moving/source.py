@@ -11,6 +11,7 @@ from silo.activation.activation import Activation, State, activation_failed
 from silo.directory.addresses import Entry, SiloAddress
 from silo.directory.contract import Registration
 from silo.directory.errors import GrainMoved, MembershipUnavailable, SiloError, SiloFenced
+from silo.grain_records import Fate
 from silo.instances import parts_of, refusal_to_migrate
 from silo.kinds import OnBusy
 from silo.logs import get_logger
@@ -243,6 +244,7 @@ class SourceMove:
             self.post(handover.Failed(f"it was {activation.state.value} before it could be drained"))
             return False
         self._paused_at = self._parts.clock()
+        self._note(Fate.MOVING, f"to {self._target_name}")
         activation.hold()
         return True
 
@@ -488,10 +490,16 @@ class SourceMove:
             self._target_name,
             self._on_busy,
         )
+        if status in (MoveStatus.ABORTED, MoveStatus.LOST):
+            self._note(Fate.MOVE_ABORTED, f"to {self._target_name}: {why}")
         if self._record is not None:
             self._record.ended(outcome)
         log.debug("migration.done" if outcome.moved else "migration.not_done", outcome=str(outcome))
         self.outcome.set_result(outcome)
+
+    def _note(self, fate: Fate, why: str) -> None:
+        chronicle, now = self._parts.catalog.premises.chronicle, asyncio.get_running_loop().time()
+        chronicle.note(self._activation.id, fate, why, now)
 
     def end_record(self) -> None:
         """The silo ends in the middle of it."""

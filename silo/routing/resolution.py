@@ -14,6 +14,7 @@ from typing import assert_never
 import msgspec
 
 from silo.activation.catalog import Catalog
+from silo.chronicle import Chronicle
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.errors import (
     DirectoryUnavailable,
@@ -25,6 +26,7 @@ from silo.directory.errors import (
 )
 from silo.directory.membership import Membership, SiloStatus
 from silo.directory.registrar import Registrar
+from silo.grain_records import Fate, SearchReport
 from silo.logs import get_logger
 from silo.placement.decision import Placement
 from silo.routing.call import Answer, Call, ValueCodec
@@ -40,9 +42,12 @@ from silo.routing.waking import (
     LetGo,
     Settled,
     Signal,
+    StartedOver,
     State,
     TimeCame,
     Try,
+    Trying,
+    Waiting,
     WakeAt,
     step,
 )
@@ -68,7 +73,18 @@ class Destination(msgspec.Struct, frozen=True):
 class Sought:
     """One grain that is being looked for, and the calls that wait until it is found or placed."""
 
-    __slots__ = ("bytes", "calls", "destination", "failure", "gives_back", "grain", "state", "timer")
+    __slots__ = (
+        "bytes",
+        "calls",
+        "destination",
+        "failure",
+        "gives_back",
+        "grain",
+        "loss_noted",
+        "lost",
+        "state",
+        "timer",
+    )
 
     def __init__(self, grain: GrainId) -> None:
         self.grain = grain
@@ -79,6 +95,9 @@ class Sought:
         self.destination: Destination | None = None
         self.failure: NotExecuted = NotExecuted("nobody waited any more")
         """What became of it: where its calls go; without that, how they fail."""
+        self.lost: Entry | None = None
+        """The entry that was found, where it names a silo that is dead."""
+        self.loss_noted = False
         self.gives_back = False
         """Whether calls of other silos go back to those."""
 
@@ -107,6 +126,7 @@ class Resolver:
     """Finds out where grains are or shall be, one question for each, and holds the calls that wait to know.
 
     Args:
+        chronicle: is told of grains that could not be found or placed, and of what became of them.
         is_going: whether a silo has said that it will leave.
         depart: sends a call to where its grain was found to be.
     """
@@ -120,6 +140,7 @@ class Resolver:
         registrar: Registrar,
         membership: Membership,
         placement: Placement,
+        chronicle: Chronicle,
         limits: RoutingLimits,
         rng: random.Random,
         is_going: Callable[[SiloAddress], bool],
@@ -132,6 +153,7 @@ class Resolver:
         self._registrar = registrar
         self._membership = membership
         self._placement = placement
+        self._chronicle = chronicle
         self._limits = limits
         self._rng = rng
         self._is_going = is_going
@@ -155,6 +177,26 @@ class Resolver:
                 self._tell(sought, ChanceCame(why, self._loop.time()))
             else:
                 self._tell(sought, Deserted())
+
+    def start_over(self, grain: GrainId) -> None:
+        """Forget the tries that have failed, and try at once on behalf of those that wait."""
+        sought = self._sought.get(grain)
+        if sought is not None:
+            self._tell(sought, StartedOver(self._loop.time()) if sought.still_wanted() else Deserted())
+
+    def search(self, grain: GrainId) -> SearchReport | None:
+        """How the search for a grain stands; None where nobody waits for it, or only since a moment ago."""
+        sought = self._sought.get(grain)
+        retry_in_s: float | None = None
+        match sought.state if sought is not None else ASLEEP:
+            case Waiting(failures=failures) as waiting:
+                retry_in_s = max(0.0, waiting.wakes_at - self._loop.time())
+            case Trying(failures=failures):
+                pass
+            case _:
+                return None
+        assert sought is not None
+        return SearchReport(len(sought.still_wanted()), failures, retry_in_s)
 
     def wait(self, call: Call) -> None:
         """Have the call wait until its grain is found or placed."""
@@ -235,7 +277,7 @@ class Resolver:
         wanted = sought.still_wanted()
         try:
             if wanted:
-                sought.destination = await self._find(sought.grain, wanted[0])
+                sought.destination = await self._find(sought, wanted[0])
         except (DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable) as obstacle:
             if not self._is_leaving():
                 self._failed(sought, obstacle)
@@ -248,19 +290,43 @@ class Resolver:
         except Exception as error:
             log.exception("router.resolve_failed", grain=str(sought.grain))
             sought.failure = NotExecuted(f"{sought.grain} could not be located: {type(error).__name__}: {error}")
+        self._note_end(sought)
         self._tell(sought, Settled())
 
     def _failed(self, sought: Sought, obstacle: SiloError) -> None:
         for call in sought.calls:
             call.obstacle = obstacle
         now = self._loop.time()
+        self._note_failure(sought, obstacle, now)
         self._tell(sought, Failed(now, self._rng.random()))
         if isinstance(obstacle, GrainUnplaceable) and sought.timer is not None:
             obstacle.retry_after_s = sought.timer.when() - now
 
+    def _note_failure(self, sought: Sought, obstacle: SiloError, now: float) -> None:
+        grain, lost = sought.grain, sought.lost
+        if lost is not None and not sought.loss_noted:
+            sought.loss_noted = True
+            if grain not in self._chronicle:
+                self._chronicle.note(grain, Fate.SERVED, f"by {lost.silo} under epoch {lost.epoch}", None)
+            why = f"{lost.silo}, which served it under epoch {lost.epoch}, is dead"
+            self._chronicle.note(grain, Fate.LOST, why, now)
+        fate = Fate.NOT_PLACED if isinstance(obstacle, GrainUnplaceable) else Fate.NOT_FOUND
+        self._chronicle.note(grain, fate, str(obstacle), now)
+
+    def _note_end(self, sought: Sought) -> None:
+        """Of a search that had failed before: what is found at once is nothing to remember."""
+        destination = sought.destination
+        silo = None
+        if destination is not None:
+            silo = destination.entry.silo if destination.entry is not None else destination.place_on
+        if silo is not None:
+            self._chronicle.go_on(sought.grain, Fate.FOUND, f"on {silo}", self._loop.time())
+
     def _let_go(self, sought: Sought) -> None:
         """Send the calls to where their grain is, in order; or tell them why not."""
         del self._sought[sought.grain]
+        if sought.destination is None:
+            self._chronicle.go_on(sought.grain, Fate.GIVEN_UP, str(sought.failure), self._loop.time())
         sought.calls.sort(key=lambda call: call.id)  # one that had been held back may have joined after one made later
         for call in sought.calls:
             if call.answered or call.cancelled:
@@ -276,13 +342,14 @@ class Resolver:
         row = self._membership.view.row(self._me)
         return row is not None and row.status is SiloStatus.LEAVING
 
-    async def _find(self, grain: GrainId, call: Call) -> Destination:
+    async def _find(self, sought: Sought, call: Call) -> Destination:
         """Ask the directory, and place the grain where it has no living silo.
 
         Raises:
             NotExecuted: nobody hosts such a grain.
             DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable: not now; try again.
         """
+        grain = sought.grain
         entry = await self._registrar.lookup(grain)
         if self._catalog.get(grain) is not None:
             return Destination(place_on=self._me)
@@ -300,6 +367,7 @@ class Resolver:
                     raise GrainUnplaceable(f"{entry.silo}, which serves {grain}, is leaving")
                 self._learn(entry)
                 return Destination(entry)
+            sought.lost = entry
         return self._placed(grain, call, entry)
 
     def _placed(self, grain: GrainId, call: Call, expected: Entry | None) -> Destination:

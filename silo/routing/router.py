@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from silo.activation.activation import Activation
 from silo.activation.catalog import Catalog
+from silo.chronicle import Chronicle
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.errors import (
@@ -19,8 +20,9 @@ from silo.directory.errors import (
     SiloError,
     TooManyHops,
 )
-from silo.directory.membership import Membership, SiloStatus, View
+from silo.directory.membership import Membership, View
 from silo.directory.registrar import Registrar
+from silo.grain_records import SearchReport
 from silo.kinds import GrainKind
 from silo.logs import get_logger
 from silo.placement.decision import Placement
@@ -98,6 +100,7 @@ class Router:
         cache: DirectoryCache,
         membership: Membership,
         placement: Placement,
+        chronicle: Chronicle,
         control: ControlHandler,
         limits: RoutingLimits,
         book: CallBook,
@@ -123,6 +126,7 @@ class Router:
         """The silos that the newest view declares dead: told before anything is done about it."""
         self._given_up: frozenset[SiloAddress] = frozenset()
         """Those for which all has been done."""
+        self._cordoned: frozenset[SiloAddress] = frozenset()
         self._placing: dict[GrainId, tuple[Destination, int]] = {}
         """Where this silo has just sent a grain to be activated, and by which call, until that says more."""
         self._placing_for_others: dict[tuple[str, GrainId], tuple[Destination, float]] = {}
@@ -146,6 +150,7 @@ class Router:
             registrar=registrar,
             membership=membership,
             placement=placement,
+            chronicle=chronicle,
             limits=limits,
             rng=rng,
             is_going=self.is_going,
@@ -165,6 +170,14 @@ class Router:
     def arrived_count(self) -> int:
         """How many calls of others are here, queued or running."""
         return len(self._arrivals)
+
+    def search(self, grain: GrainId) -> SearchReport | None:
+        """How the search for a grain stands; None where no call waits for one."""
+        return self._resolver.search(grain)
+
+    def start_over(self, grain: GrainId) -> None:
+        """Try at once to find or place a grain that calls wait for, as if no try had failed."""
+        self._resolver.start_over(grain)
 
     async def emptied(self) -> None:
         """Wait until no call of another silo is here: each was answered, or sent on."""
@@ -238,8 +251,7 @@ class Router:
         silo = destination.place_on if destination is not None else None
         if silo is None or self._loop.time() >= until or silo in self._going:
             return None
-        row = self._membership.view.row(silo)
-        return destination if row is not None and row.status is SiloStatus.ACTIVE else None
+        return destination if self._membership.view.takes_placements(silo) else None
 
     def route_all(self, calls: Iterable[Call]) -> None:
         """Send on, in order, calls that waited for an activation which is no longer here."""
@@ -441,7 +453,7 @@ class Router:
             if (
                 request.flags & Flag.PLACED
                 and kind is not None
-                and self._is_active
+                and self._takes_placements
                 and not self.is_resolving(call.grain)
             ):
                 why_full = self._catalog.why_full()
@@ -461,16 +473,15 @@ class Router:
         self.book.lanes.leave(call)
 
     @property
-    def _is_active(self) -> bool:
+    def _takes_placements(self) -> bool:
         """Whether this silo takes new activations."""
-        row = self._membership.view.row(self.me)
-        return row is not None and row.status is SiloStatus.ACTIVE
+        return self._membership.view.takes_placements(self.me)
 
     def _place_here(self, call: Call, expected: Entry | None) -> None:
         kind = self._catalog.kinds.get(call.grain.kind)
         if kind is None:
             call.on_answer(call, Answer.failed(kind_unknown(call.grain, self.me)))
-        elif not self._is_active:
+        elif not self._takes_placements:
             call.on_answer(call, Answer(Outcome.MOVED))
         elif self._catalog.is_taking_back(call.grain):
             self._resolver.wait(call)
@@ -703,7 +714,9 @@ class Router:
 
     def on_view(self, view: View) -> None:
         self._going = {silo for silo in self._going if view.is_alive(silo)}
-        self._resolver.on_chance(Chance.MEMBERS_CHANGED)
+        uncordoned = any(view.takes_placements(silo) for silo in self._cordoned)
+        self._cordoned = frozenset(row.silo for row in view.active() if row.cordoned)
+        self._resolver.on_chance(Chance.UNCORDONED if uncordoned else Chance.MEMBERS_CHANGED)
         newly, self._given_up = view.dead - self._given_up, view.dead
         if newly:
             self.forwarded.forget(view.dead)

@@ -3,7 +3,8 @@
 A try asks the directory, and placement where that names nobody. What fails is tried again after a pause, which grows
 with each try that has failed and with nothing else. Signals hasten the next try and never put it off:
 
-- what may let the grain be placed now (a silo has joined, takes placements again, has room again) is a try at once;
+- what may let the grain be placed now (a silo has joined, takes placements again, has room again) is a try at once, and
+  so is an operator's order to start over, which also forgets the tries that have failed;
 - a call is a try at once too, but no more than one in `call_wakes_every_s`, however many calls come;
 - the time that was set for the next try stands, whatever is tried before it.
 """
@@ -109,7 +110,14 @@ class Deserted:
     """Nobody who waits is left."""
 
 
-Signal = Called | ChanceCame | TimeCame | Settled | Failed | Deserted
+@dataclass(frozen=True, slots=True)
+class StartedOver:
+    """What failed before counts no more: an operator has said so."""
+
+    now: float
+
+
+Signal = Called | ChanceCame | TimeCame | Settled | Failed | Deserted | StartedOver
 
 # --------------------------------------------------------------------------------------------------------------- orders
 
@@ -157,6 +165,8 @@ def step(state: State, signal: Signal, limits: RoutingLimits) -> tuple[State, tu
             return state, ()  # it has joined
         case Trying(), ChanceCame():
             return replace(state, again=True), ()
+        case Trying(), StartedOver():
+            return replace(state, failures=0), ()
         case Trying(), Settled():
             return ASLEEP, (LetGo(),)
         case Trying(), Failed(now, chance):
@@ -170,6 +180,8 @@ def step(state: State, signal: Signal, limits: RoutingLimits) -> tuple[State, tu
             if now < state.wakes_at:
                 return state, (WakeAt(state.wakes_at),)
             return Trying(now, failures, due), (Try(),)
+        case Waiting(due=due), StartedOver(now=now):
+            return Trying(now, 0, due), (Try(),)
         case Waiting(), Deserted():
             return ASLEEP, (LetGo(),)
 

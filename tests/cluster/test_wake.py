@@ -5,12 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import ClassVar
 
 import pytest
 
-from silo.directory.errors import DirectoryUnavailable, GrainUnplaceable, NotExecuted, OutcomeUnknown
+from silo.directory.errors import (
+    ActivationFailed,
+    DirectoryUnavailable,
+    GrainMoved,
+    GrainUnplaceable,
+    HandshakeRefused,
+    MembershipUnavailable,
+    NoGateway,
+    NotExecuted,
+    OutcomeUnknown,
+    SiloUnavailable,
+    StorageUnavailable,
+    StoredStateUnreadable,
+)
 from silo.grain import Grain, grain
 from silo.host import Silo
+from silo.messaging.greeting import RefusalCode
 from silo.migration.lifecycle import ActivationReason, DeactivationReason
 from silo.persistence.declaration import persistent
 from silo.persistence.persistent import Persistent
@@ -291,6 +306,94 @@ async def test_R223_a_silo_that_stops_while_grains_wait_for_a_place_ends_in_orde
     assert asyncio.get_running_loop().time() - before < 5.0
     assert {type(error) for error in await asyncio.gather(*calls)} == {GrainUnplaceable}
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@grain(kind="scribe")
+class Scribe(Grain):
+    """Writes all the time: by a timer, by a task of its own, as it ends, and by a task that nobody knows of."""
+
+    kept: Persistent[int] = persistent()
+    left_behind: ClassVar[list[asyncio.Task[None]]] = []
+
+    async def on_activate(self, reason: ActivationReason) -> None:
+        self.register_timer(self._tick, 0.01, 0.01)
+        self.create_task(self._write_on())
+        if reason is ActivationReason.CALL:
+            Scribe.left_behind.append(asyncio.create_task(self._write_on()))
+
+    async def on_deactivate(self, reason: DeactivationReason) -> None:
+        await self._tick()
+        say(f"ends {reason}")
+
+    async def _tick(self) -> None:
+        self.kept.value += 1
+        await self.kept.write()
+
+    async def _write_on(self) -> None:
+        while True:
+            await self._tick()
+            await asyncio.sleep(0.01)
+
+    async def written(self) -> int:
+        return self.kept.value
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside another"])
+async def test_R223_timers_and_tasks_that_write_to_the_end_neither_fail_a_stop_nor_hide_its_reason(
+    cluster: Cluster, stage: Stage, caplog: pytest.LogCaptureFixture, others: int
+) -> None:
+    Scribe.left_behind.clear()
+    (a,) = await cluster.start("a", kinds=(Scribe,))
+    scribe = a.grain(Scribe, "k")
+    await scribe.written()
+    await asyncio.sleep(1.0)
+    written = await scribe.written()
+    assert written > 50
+    if others:
+        await cluster.start("b", kinds=(Scribe,))
+    before = asyncio.get_running_loop().time()
+    await cluster.stop("a")
+    assert asyncio.get_running_loop().time() - before < 5.0
+    assert stage.lines == [f"ends {'migrating' if others else 'shutting_down'}"]
+    late = await asyncio.gather(*Scribe.left_behind, return_exceptions=True)
+    assert [type(error) for error in late] == [GrainMoved], "what was left behind is told so, and by nothing else"
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    (after,) = await cluster.start("c", kinds=(Scribe,))
+    assert await after.grain(Scribe, "k").written() >= written
+
+
+async def test_R224_a_storage_that_is_lost_in_a_drain_is_named_as_what_failed_and_the_silo_stops_all_the_same(
+    cluster: Cluster, stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = await cluster.start("a", kinds=(Scribe,))
+    await a.grain(Scribe, "k").written()
+
+    async def lost(call: str) -> None:
+        raise StorageUnavailable("the storage is away")
+
+    assert a.runtime.storage is not None
+    monkeypatch.setattr(a.runtime.storage.storage, "_before", lost)
+    await cluster.stop("a")
+    told = [record for record in caplog.records if "deactivation.hook_failed" in record.getMessage()]
+    assert [type(record.exc_info[1]) for record in told if record.exc_info] == [StorageUnavailable]
+
+
+def test_R224_each_way_of_failing_has_an_error_that_is_no_other() -> None:
+    kinds = (
+        HandshakeRefused,  # another protocol, cluster or token: `code` says which
+        StorageUnavailable,
+        DirectoryUnavailable,
+        MembershipUnavailable,
+        GrainUnplaceable,
+        SiloUnavailable,
+        NoGateway,
+        ActivationFailed,
+        StoredStateUnreadable,
+        GrainMoved,
+    )
+    assert not [(one, other) for one in kinds for other in kinds if one is not other and issubclass(one, other)]
+    codes = [str(code) for code in RefusalCode]
+    assert len(set(codes)) == len(codes)
 
 
 # --------------------------------------------------------------------------------------------- silos that do not answer

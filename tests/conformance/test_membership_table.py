@@ -17,6 +17,7 @@ from silo.directory.errors import InvalidSettings, MembershipUnavailable
 from silo.directory.membership import (
     Advance,
     Bury,
+    Cordon,
     Join,
     MembershipTable,
     ProcessIdentity,
@@ -152,6 +153,44 @@ def test_the_status_only_moves_forward(table: MembershipTable) -> None:
     assert ask(table, Advance(A, SiloStatus.DEAD)).table == leaving.table, "nobody advances to death"
 
 
+def test_a_cordon_is_one_change_in_a_row_that_stays_otherwise_as_it_was(table: MembershipTable) -> None:
+    before = ask(table, Join(A, INFO)).table
+    cordoned = ask(table, Cordon(A, INFO, True, before.version))
+    assert (cordoned.status, cordoned.table.version) == (OK, before.version + 1)
+    assert row(cordoned, A) == msgspec.structs.replace(before.rows[0], cordoned=True)
+    assert ask(table, Cordon(A, INFO, True, before.version)).table == cordoned.table, "it is so already"
+    active = ask(table, Advance(A, SiloStatus.ACTIVE))
+    renewed = ask(table, Renew(A, seen=active.table.version, prev=1))
+    assert row(renewed, A).cordoned, "neither an advance nor a renewal ends it"
+    back = ask(table, Cordon(A, INFO, False, renewed.table.version))
+    assert (back.status, row(back, A).cordoned, back.table.version) == (OK, False, renewed.table.version + 1)
+
+
+def test_a_cordon_that_comes_late_undoes_no_later_order(table: MembershipTable) -> None:
+    late = Cordon(A, INFO, True, ask(table, Join(A, INFO)).table.version)
+    done = ask(table, late)
+    undone = ask(table, Cordon(A, INFO, False, done.table.version))
+    again = ask(table, late)
+    assert (again.status, again.table) == (STALE, undone.table)
+
+
+def test_only_a_living_silo_that_is_the_one_meant_is_cordoned(table: MembershipTable) -> None:
+    assert ask(table, Cordon(A, INFO, True, 0)).status is DEAD
+    joined = ask(table, Join(A, INFO)).table
+    another = msgspec.structs.replace(INFO, name="another")
+    assert ask(table, Cordon(A, another, True, joined.version)).status is STALE
+    buried = ask(table, Bury(A, "test")).table
+    assert ask(table, Cordon(A, INFO, True, buried.version)).status is DEAD
+
+
+def test_a_cordon_outlives_the_table(table: MembershipTable, request: pytest.FixtureRequest, cluster_name: str) -> None:
+    ask(table, Join(A, INFO))
+    known = ask(table, Cordon(A, INFO, True, ask(table, Join(B, INFO)).table.version)).table
+    lose(table, request, cluster_name)
+    assert row(ask(table, Rejoin(B, INFO, SiloStatus.ACTIVE, known)), A).cordoned, "brought by another"
+    assert row(ask(table, Rejoin(A, INFO, SiloStatus.ACTIVE, known, cordoned=True)), A).cordoned, "brought by itself"
+
+
 @pytest.mark.parametrize("moved", ["run", "version", "seq"])
 def test_a_verdict_on_facts_that_have_moved_changes_nothing(table: MembershipTable, moved: str) -> None:
     ask(table, Join(A, INFO))
@@ -273,14 +312,23 @@ KNOWN = Table(
     (
         SiloRow(A, INFO, SiloStatus.ACTIVE, seq=3, seen=2, joined=1),
         SiloRow(B, INFO, SiloStatus.DEAD, seq=3, seen=2, joined=2, dead=4),
+        SiloRow(C, INFO, SiloStatus.ACTIVE, seq=3, seen=2, joined=2, cordoned=True),
     ),
 )
 REQUESTS = st.one_of(
     st.builds(Join, SILOS, st.just(INFO)),
     st.builds(Renew, SILOS, st.integers(0, 6), st.integers(1, 4)),
     st.builds(Renew, SILOS, st.integers(0, 6), st.integers(1, 4), st.just("another")),
-    st.builds(Rejoin, SILOS, st.just(INFO), st.sampled_from([SiloStatus.ACTIVE, SiloStatus.LEAVING]), st.just(KNOWN)),
+    st.builds(
+        Rejoin,
+        SILOS,
+        st.just(INFO),
+        st.sampled_from([SiloStatus.ACTIVE, SiloStatus.LEAVING]),
+        st.just(KNOWN),
+        st.booleans(),
+    ),
     st.builds(Advance, SILOS, st.sampled_from(SiloStatus)),
+    st.builds(Cordon, SILOS, st.just(INFO), st.booleans(), st.integers(0, 6)),
     st.builds(Verdict, SILOS, st.just("here"), st.integers(0, 6), st.integers(1, 4)),
     st.builds(Bury, SILOS, st.just("test")),
     st.just(Read()),
@@ -376,6 +424,36 @@ def test_a_row_of_an_unknown_format_is_left_alone_and_named(cluster_name: str, r
                 ask(table, request)
         assert client.hget(members_key(cluster_name), str(B)) == b"2 of another kind"
         table.close()
+
+
+GOLDEN_ROW = b"1 1 3 2 1 0 \x97\xa3one\x91\xa4room\x81\xa4zone\xa1a\xc3\xa31.8\x93\xa1m\x01\x02\xad10.0.0.1:7001"
+"""An active row as releases before cordons wrote it, and every release writes it that is not cordoned."""
+GOLDEN_ROW_CORDONED = GOLDEN_ROW.replace(b"\x97\xa3one", b"\x98\xa3one") + b"\xc3"
+GOLDEN_INFO = SiloInfo(
+    "one", ("room",), {"zone": "a"}, True, "1.8", ProcessIdentity("m", 1, 2), lease_endpoint="10.0.0.1:7001"
+)
+
+
+def test_rows_read_and_write_as_golden_and_one_without_the_field_is_not_cordoned(
+    cluster_name: str, redis_url: str
+) -> None:
+    key = members_key(cluster_name)
+    with raw(redis_url) as client:
+        table = redis_table(redis_url, cluster_name)
+        client.hset(key, mapping={"version": 4, str(A): GOLDEN_ROW})
+        read = ask(table, Read())
+        assert row(read, A) == SiloRow(A, GOLDEN_INFO, SiloStatus.ACTIVE, seq=3, seen=2, joined=1)
+        cordoned = ask(table, Cordon(A, GOLDEN_INFO, True, read.table.version))
+        assert row(cordoned, A).cordoned
+        assert client.hget(key, str(A)) == GOLDEN_ROW_CORDONED
+        ask(table, Cordon(A, GOLDEN_INFO, False, cordoned.table.version))
+        assert client.hget(key, str(A)) == GOLDEN_ROW
+        table.close()
+
+
+def test_a_release_that_knows_of_no_cordon_reads_the_row_of_a_cordoned_silo() -> None:
+    about = GOLDEN_ROW_CORDONED.split(b" ", 6)[6]
+    assert msgspec.msgpack.decode(about, type=SiloInfo) == GOLDEN_INFO
 
 
 def test_a_lost_script_or_connection_is_made_good(cluster_name: str, own_redis_server: EmbeddedServer) -> None:

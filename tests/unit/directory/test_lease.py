@@ -17,6 +17,7 @@ from silo.directory.lease_events import (
     Answered,
     AskTable,
     Conclude,
+    CordonAsked,
     Event,
     Failed,
     GoodbyeAsked,
@@ -47,6 +48,7 @@ from silo.directory.lease_settings import LeaseSettings
 from silo.directory.membership import (
     Advance,
     Bury,
+    Cordon,
     Join,
     ProcessIdentity,
     Read,
@@ -345,6 +347,67 @@ def test_an_advance_is_repeated_until_it_is_answered(member: Story) -> None:
     member.now += 1.0
     assert advance in asked(member.on(Ticked()))
     assert Conclude(7) in member.answer(advance)
+
+
+def cordon(member: Story, *, cordoned: bool = True) -> Cordon:
+    """The request as it is made by what the core knows now."""
+    return Cordon(ME, INFO, cordoned, member.core.view.version)
+
+
+def test_a_cordon_is_repeated_until_it_is_answered(member: Story) -> None:
+    request = cordon(member)
+    assert member.on(CordonAsked(7, True)) == [AskTable(request)]
+    member.on(Failed(request, member.now, LOST))
+    member.now += 1.0
+    assert request in asked(member.on(Ticked()))
+    assert Conclude(7) in member.answer(request)
+    own = member.core.view.row(ME)
+    assert own is not None
+    assert own.cordoned
+
+
+def test_a_cordon_that_finds_a_newer_table_is_asked_anew_by_that_one(member: Story) -> None:
+    request = cordon(member)
+    member.on(CordonAsked(7, True))
+    member.table.carry_out(Join(OTHER, INFO))
+    orders = member.answer(request)
+    assert Conclude(7) not in orders
+    anew = next(each for each in asked(orders) if isinstance(each, Cordon))
+    assert anew.version == request.version + 1
+    assert Conclude(7) in member.answer(anew)
+
+
+def test_the_last_of_two_orders_to_cordon_and_not_holds(member: Story) -> None:
+    first = cordon(member)
+    member.on(CordonAsked(7, True))
+    member.on(Failed(first, member.now, LOST))
+    told = [order for order in member.on(CordonAsked(8, False)) if isinstance(order, Conclude)]
+    assert [(order.token, type(order.error)) for order in told] == [(7, MembershipUnavailable)]
+    member.now += 1.0
+    assert first not in asked(member.on(Ticked()))
+    assert Conclude(8) in member.answer(cordon(member, cordoned=False))
+    assert not member.table.table.rows[0].cordoned
+
+
+def test_a_cordon_of_what_is_no_member_is_refused(story: Story) -> None:
+    (told,) = story.on(CordonAsked(7, True))
+    assert isinstance(told, Conclude)
+    assert isinstance(told.error, SiloFenced)
+
+
+def test_a_cordon_goes_along_into_the_next_table(member: Story) -> None:
+    member.on(CordonAsked(7, True))
+    member.answer(cordon(member))
+    member.renew()
+    member.table.lose()
+    member.table.carry_out(Join(OTHER, INFO))
+    rejoins: list[Rejoin] = []
+    while not rejoins:
+        requests = asked(member.tick_at(member.core.wake_at(member.now)))
+        rejoins = [each for each in requests if isinstance(each, Rejoin)]
+        for each in requests:
+            rejoins += [again for again in asked(member.answer(each)) if isinstance(again, Rejoin)]
+    assert rejoins[0].cordoned
 
 
 # ---- judging

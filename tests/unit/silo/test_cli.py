@@ -54,6 +54,12 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["migrate", "room/lobby", "--on-busy", "maybe"], "'maybe' is not one of"),
         (["migrate", "room/lobby", "--to", "silo-2"], "which cluster? Give --redis URL"),
         (["status"], "which cluster? Give --redis URL"),
+        (["cordon", "silo-1"], "which cluster? Give --redis URL"),
+        (["uncordon"], "Missing argument 'SILO'"),
+        (["grains", "get", "lobby"], "'lobby' names no grain: write kind/key"),
+        (["grains", "get", "room/lobby"], "which cluster? Give --redis URL"),
+        (["deactivate", "lobby"], "'lobby' names no grain: write kind/key"),
+        (["deactivate", "room/lobby"], "which cluster? Give --redis URL"),
         (["token"], "set SILO_CLUSTER_TOKEN"),
         (["config", "--config", "absent.toml"], "the settings file absent.toml cannot be read"),
     ],
@@ -131,7 +137,8 @@ def test_one_call_held_is_one_call() -> None:
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["--help"]) == 0
     told = capsys.readouterr().out
-    for command in ("run", "dev", "migrate", "status", "config", "token"):
+    names = ("run", "dev", "migrate", "status", "cordon", "uncordon", "grains", "deactivate", "config", "token")
+    for command in names:
         assert command in told
 
 

@@ -17,14 +17,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from pydantic import SecretStr
 
-from silo import Client, Grain, NoGateway, NotExecuted, PermissionRefused, Silo, SiloSettings, grain
-from silo.directory.addresses import SiloAddress
+from silo import Client, Grain, NoGateway, NotExecuted, PermissionRefused, Silo, SiloSettings, grain, with_hint
+from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.errors import MembershipUnavailable, SiloUnavailable
 from silo.directory.membership import SiloStatus
+from silo.grain_records import DeactivationReport, DeactivationStatus, GrainReport, GrainState
 from silo.management_service import ManagementService
 from silo.management_values import MemberReport, SiloReport, merged, spread_of, summary
 from silo.management_wire import report_from_wire, report_to_wire
 from silo.messaging.greeting import Credentials
 from silo.messaging.permissions import Role
+from silo.reference import grain_id
 from tests.support.waiting import until
 
 TOKEN = "the token of the cluster"
@@ -151,6 +154,86 @@ async def test_a_silo_that_drains_says_so_and_is_not_serving(start: Start, conne
         await one.wait_stopped()
 
 
+async def test_R478_a_silo_is_cordoned_by_name_as_the_status_shows_and_uncordoned(
+    start: Start, connect: Callable[..., Client]
+) -> None:
+    one = await start("one")
+    await start("two")
+    async with connect() as client:
+        assert await client.management.cordon("one") == one.address
+        assert await client.management.cordon(str(one.address)) == one.address  # asked again, it goes on as it was
+        await asyncio.gather(*(client.grain(Room, f"room-{number}").enter() for number in range(10)))
+        status = await client.management.status()
+        assert {silo.name: (silo.state, silo.cordoned, silo.activations) for silo in status.silos} == {
+            "one": ("active", True, 0),
+            "two": ("active", False, 10),
+        }
+        shown = cast("list[dict[str, object]]", summary(status)["members"])
+        assert [silo["state"] for silo in shown] == ["active, cordoned", "active"]
+        assert await client.management.uncordon("one") == one.address
+        status = await client.management.status()
+        assert [silo.cordoned for silo in status.silos] == [False, False]
+
+
+async def test_R213_R217_a_grain_is_looked_at_and_deactivated_by_its_reference(
+    start: Start, connect: Callable[..., Client]
+) -> None:
+    one = await start("one")
+    await start("two")
+    async with connect() as client:
+        room = with_hint(client.grain(Room, "lobby"), "one")
+        await room.enter()
+        record = await client.management.grain(room)
+        assert (record.state, record.silo, record.unanswered) == (GrainState.ACTIVE, "one", ())
+        assert record.entry is not None
+        assert record.entry.silo == one.address
+        staying = asyncio.create_task(room.stay())
+        await Room.entered.wait()
+        outcome = await client.management.deactivate(room, timeout_s=0.1)
+        assert (outcome.status, outcome.why) == (DeactivationStatus.UNDER_WAY, "its running calls end first: stay")
+        ending = asyncio.create_task(client.management.deactivate(grain_id(room)))
+        Room.leave.set()
+        assert (await ending).status in (DeactivationStatus.DEACTIVATED, DeactivationStatus.NOT_ACTIVE)
+        await staying
+        assert (await client.management.grain(room)).state is GrainState.NOT_ACTIVE
+        with pytest.raises(TypeError, match="a reference to a grain is wanted"):
+            await client.management.grain("managed/lobby")
+
+
+async def test_what_is_no_grain_is_refused_by_the_silo() -> None:
+    service = ManagementService(Unmanaged(), None, random.Random(1))
+    await service.announce(serving=True)
+    async with grpc_server(service) as endpoint, grpc.aio.insecure_channel(endpoint) as channel:
+        untyped: Any = channel
+        for method in ("Grain", "Deactivate"):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await untyped.unary_unary(f"/silo.wire.v1.Management/{method}")(b"", timeout=5)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_of_two_silos_of_one_name_the_one_that_joined_last_is_meant(
+    start: Start, connect: Callable[..., Client]
+) -> None:
+    await start("one")
+    again = await start("one")
+    async with connect() as client:
+        assert await client.management.cordon("one") == again.address
+
+
+async def test_a_cordon_that_cannot_be_written_says_so(
+    start: Start, connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await start("one")
+
+    async def away(_: bool) -> None:
+        raise MembershipUnavailable("the membership table could not be asked")
+
+    monkeypatch.setattr(one.runtime.membership, "cordon", away)
+    async with connect() as client:
+        with pytest.raises(SiloUnavailable, match="could not be asked"):
+            await client.management.cordon("one")
+
+
 async def on(rooms: Any, silo: str) -> AsyncIterator[Any]:
     """Those of the rooms that land on this silo."""
     for room in rooms:
@@ -164,6 +247,8 @@ async def test_who_is_not_there_cannot_be_drained(start: Start, connect: Callabl
     async with connect() as client:
         with pytest.raises(NotExecuted, match=r"no living silo is called three \(known: one\)"):
             await client.management.drain("three")
+        with pytest.raises(NotExecuted, match=r"no living silo is called three \(known: one\)"):
+            await client.management.cordon("three")
 
 
 async def test_a_client_without_the_role_is_refused_and_an_admin_is_not(
@@ -182,7 +267,7 @@ async def test_whoever_brings_no_proof_of_the_token_is_refused_by_every_method(s
     silo = await start("one")
     async with grpc.aio.insecure_channel(silo.endpoint) as channel:
         untyped: Any = channel
-        for method in ("Status", "Drain"):
+        for method in ("Status", "Drain", "Cordon", "Grain", "Deactivate"):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await untyped.unary_unary(f"/silo.wire.v1.Management/{method}")(b"", timeout=5)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -229,15 +314,30 @@ class Unmanaged:
     def begin_drain(self) -> None:
         raise AssertionError("not to be asked")
 
+    async def cordon(self, cordoned: bool) -> None:
+        raise AssertionError("not to be asked")
+
+    async def grain_report(self, grain: GrainId, *, look_up: bool) -> GrainReport:
+        raise AssertionError("not to be asked")
+
+    async def deactivate(self, grain: GrainId, within_s: float) -> DeactivationReport:
+        raise AssertionError("not to be asked")
+
 
 @asynccontextmanager
 async def joining_silo() -> AsyncGenerator[str]:
     service = ManagementService(Unmanaged(), None, random.Random(1))
+    await service.announce(serving=False)
+    async with grpc_server(service) as endpoint:
+        yield endpoint
+
+
+@asynccontextmanager
+async def grpc_server(service: ManagementService) -> AsyncGenerator[str]:
     untyped: Any = grpc.aio  # its stubs know no types of messages
     server = untyped.server()
     service.add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
-    await service.announce(serving=False)
     await server.start()
     yield f"127.0.0.1:{port}"
     await server.stop(None)
