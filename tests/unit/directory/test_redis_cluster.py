@@ -38,6 +38,8 @@ AT_ONCE = 8
 """Commands at once, each by a connection of its own."""
 TIMEOUT_S = 1.0
 FAILS_WITHIN_S = 5.0
+OTHERS_READ = 20
+"""How many reads of masters that answer have to be over before those of the one that does not are given up."""
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +206,7 @@ async def test_a_master_that_stands_still_keeps_only_its_own_states_waiting(
         with standing_still(stuck):
             late = [asyncio.create_task(storage.read(claim, ["profile"])) for claim in of_stuck]
             async with asyncio.timeout(TIMEOUT_S):
-                for claim in (claim for claim in claims if claim not in of_stuck):
+                for claim in [claim for claim in claims if claim not in of_stuck][:OTHERS_READ]:
                     assert await storage.read(claim, ["profile"]) == [StoredState()]
             assert not any(read.done() for read in late)
         await asyncio.wait(late)
