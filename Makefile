@@ -1,7 +1,7 @@
 # The doors of the project. `make check` is the one that CI goes through; `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos check prove prove-processes prove-protocols explore-handover explore-membership format format-check lint mypy pyright imports protos protos-check test test-redis simulation bench coverage clean
+.PHONY: help setup demo chaos check prove prove-processes prove-clusters prove-protocols explore-handover explore-membership format format-check lint mypy pyright imports protos protos-check test test-redis simulation bench coverage clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -23,7 +23,7 @@ PROVE_SEEDS ?= 10000
 PROVE_MINUTES ?= 10
 # Tests that have a long form.
 LONG_TESTS := $(addprefix tests/process/,test_migrations.py test_pauses.py test_crash.py test_crash_in_a_move.py \
-	test_redis_outage.py test_figures_takeover.py test_figures_outage.py test_figures_loop.py)
+	test_restart.py test_payloads.py test_redis_outage.py test_figures_takeover.py test_figures_outage.py test_figures_loop.py)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
@@ -66,25 +66,29 @@ check: setup ## format, lint, types, import contracts, generated code, all tests
 	@echo "── check: ok, $$(($$(date +%s) - $(CHECK_BEGUN))) s"
 
 prove: PROVE_BEGUN := $(shell date +%s)
-prove: setup ## the long forms: simulation, exploration, chaos, processes; under 40 minutes on two cores
+prove: setup ## the long forms: processes, chaos, exploration, simulation; under 40 minutes on two cores
 	$(call step,long process tests,prove-processes)
-	$(call step,chaos and exploration,prove-protocols)
-	$(call step,simulation,simulation SEEDS=$(PROVE_SEEDS))
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line prove-clusters prove-protocols
 	@echo "── prove: ok, $$(($$(date +%s) - $(PROVE_BEGUN))) s"
 
-# One after the other: pauses, recoveries and the chaos bench are measured on a machine that does nothing else.
+# One after the other: pauses and recoveries are measured on a machine that does nothing else.
 prove-processes: setup ## the long forms of process tests, with the figures that they print
 	@SILO_TEST_LONG=1 $(BIN)/python -m pytest -s -q $(LONG_TESTS) $(TEST_ARGS)
 
-# Side by side: an exploration is one process, and has no figure that chaos could spoil.
-prove-protocols: setup
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target MINUTES=$(PROVE_MINUTES) chaos explore-handover explore-membership
+prove-clusters: setup ## the long forms of chaos and simulation
+	$(call step,chaos,chaos MINUTES=$(PROVE_MINUTES))
+	$(call step,simulation,simulation SEEDS=$(PROVE_SEEDS))
+
+# Beside the clusters, and behind them: an exploration has no figure that waiting could spoil.
+prove-protocols: setup ## the long forms of exploration
+	$(call step,handover explored,explore-handover)
+	$(call step,membership explored,explore-membership MINUTES=$(PROVE_MINUTES))
 
 explore-handover: setup ## every state of the handover
-	@$(BIN)/python -m tests.exploration.handover
+	@nice $(BIN)/python -m tests.exploration.handover
 
 explore-membership: setup ## every state of the lease that can be reached in MINUTES
-	@$(BIN)/python -m tests.exploration.membership --minutes $(MINUTES)
+	@nice $(BIN)/python -m tests.exploration.membership --minutes $(MINUTES)
 
 format: setup ## write the format, and what lint can mend
 	@$(BIN)/ruff format .
