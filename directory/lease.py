@@ -26,6 +26,7 @@ from silo.directory.lease_events import (
     Answered,
     AskTable,
     Conclude,
+    Confirmed,
     Event,
     Failed,
     GoodbyeAsked,
@@ -128,6 +129,7 @@ class LeaseCore:
         self._known_at = -math.inf  # since when I know of the table that I follow
         self._lost: set[str] = set()  # the ids of tables that are no more
         self._rejoining = False  # the table that had my row is one of them
+        self._withheld = False  # I may have been replaced by what the lost table said: the directory has to judge
         self._renewing: Renew | Rejoin | None = None
         self._renewal_at = -math.inf  # when the last renewal was ordered
         self._stale_renewals = 0
@@ -163,6 +165,11 @@ class LeaseCore:
                 self._orders.append(Conclude(token))  # it never came, or is dead already
             case _, AdvanceAsked(token):
                 self._orders.append(Conclude(token, self._refusal()))
+            case Phase.MEMBER, Confirmed(run) if run == self._table.run and not self._rejoining:
+                self._withheld = False
+                self._hold()
+            case _, Confirmed():
+                pass  # of a table that is no more, or too late
             case _, Ticked():
                 self._on_tick(now)
             case Phase.MEMBER, Hinted(version):
@@ -302,8 +309,12 @@ class LeaseCore:
         if isinstance(request, Advance) and self._rejoining:
             self._postpone(request, now)  # it said nothing to a row that is there no more
             return
-        given_up = self.phase is Phase.DEAD and isinstance(request, Join | Advance)
-        self._conclude(request, self._refusal() if given_up else None)
+        error: SiloError | None = None
+        if self.phase is Phase.DEAD and isinstance(request, Join | Advance):
+            error = self._refusal()
+        elif isinstance(request, Read) and self._rejoining:
+            error = MembershipUnavailable("the membership table was lost, and this silo is not in the next one yet")
+        self._conclude(request, error)
 
     def _follow(self, now: float, *, stale: bool = False) -> None:
         """Renew at once where that declares a newer version, reads one hinted at, or repairs a stale renewal."""
@@ -362,15 +373,16 @@ class LeaseCore:
         """The table of this id is no more, and what it still says counts for nothing; True if my row goes into the new.
 
         While it held the right, it was not dead in the table that is no more: the lease stands as it is, and its row
-        comes back with all the others that it knows. A silo without the right may have been replaced.
+        comes back with all the others that it knows. A silo without the right may have been replaced. It comes back
+        likewise, since whoever knows that it is dead says so; but who took over its grains and who knew of its death
+        need not be the same, so it starts nothing before the directory has judged by what all the others claim.
         """
         self._lost.add(table_id)
         if self._row is None or self._table.id != table_id or self._rejoining or self.phase is not Phase.MEMBER:
             return False
-        if now >= self.deadline:
-            self._resign(Phase.DEAD, "the table was lost while it did not hold the right to start turns")
-            return False
         self._rejoining = True
+        if now >= self.deadline:
+            self._withheld = True
         return True
 
     def _adopt(self, table: Table, sent_at: float, now: float, *, rejoined: bool) -> None:
@@ -430,6 +442,8 @@ class LeaseCore:
     def _hold(self) -> None:
         """Publish until when turns may start; earlier than before where a newer view has other members."""
         deadline, leased_until = self.evidence.deadline(self._others), self.evidence.leased_until
+        if self._withheld:
+            deadline = leased_until = -math.inf
         if (deadline, leased_until) != (self.deadline, self._leased_until):
             self.deadline, self._leased_until = deadline, leased_until
             self._orders.append(HoldRight(deadline, leased_until))

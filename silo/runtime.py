@@ -16,6 +16,7 @@ from silo.caller import Caller, CallIds
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.errors import Closed, HandshakeRefused, MembershipUnavailable, SiloError, SiloFenced
+from silo.directory.lives import Lives
 from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, TurnRight, View
 from silo.directory.registrar import Registrar
 from silo.gateway import Gateway
@@ -36,6 +37,7 @@ from silo.moving.parts import MIGRATE, MOVE_ANSWER_S, MoveLimits, MoveOrder, Mov
 from silo.persistence.contract import GrainStorage
 from silo.persistence.grain_states import StorageParts
 from silo.placement.decision import Placement
+from silo.reassertion import Reassertion
 from silo.reference import Reference, grain_id, reference_binder
 from silo.reporting import Reporter
 from silo.routing.book import CallBook
@@ -63,6 +65,8 @@ LISTENER_GRACE_S = 0.5
 """How long streams that are still open may take to end."""
 CHANCE_BITS = 128
 """Of the seed of a silo's own source of chance: activation ids come from it, and no two silos may share it."""
+LIFE_BITS = 64
+"""Of chance in the name of a life of a bucket of the directory."""
 ETAG_BITS = 96
 """Of chance in the etag of a stored value: no two writes ever get the same."""
 MEET_TIMEOUT_S = 0.5
@@ -130,6 +134,7 @@ class Runtime:
             self._accepting.set_result(self.links)
             self._subscriptions.append(self.membership.subscribe(self._on_view))
             self._on_view(self.membership.view)
+            self._tasks.spawn(self.reassertion.run(), "say what is served here")
             await self._meet_the_others()
             await self.membership.advance(SiloStatus.ACTIVE)
             if self._management is not None:
@@ -210,7 +215,8 @@ class Runtime:
             rng=rng,
             view_version=lambda: self.membership.view.version,
         )
-        self.registrar = Registrar(self.directory)
+        self.lives = Lives()
+        self.registrar = Registrar(self.directory, self.lives)
         self.cache = DirectoryCache()
         self.loads = Loads(self.me, chance, lambda: self.membership.view, lambda: len(self.catalog))
         self.placement = Placement(
@@ -230,6 +236,16 @@ class Runtime:
             self.cache,
             chance,
             CollectionLimits(settings.activation.collect_after_s, settings.activation.collect_every_s),
+            self.lives,
+        )
+        self.reassertion = Reassertion(
+            self.me,
+            directory=self.directory,
+            registrar=self.registrar,
+            lives=self.lives,
+            membership=self.membership,
+            catalog=self.catalog,
+            new_life=lambda: f"{rng.getrandbits(LIFE_BITS):016x}",
         )
         moving = settings.migration
         self.moves = Moves(
@@ -387,6 +403,7 @@ class Runtime:
             else:
                 self.links.to(row.silo)
         self.router.on_view(view)
+        self.reassertion.on_view(view)
         self.gateway.on_view(view)
         self.sweeper.on_view(view)
 
