@@ -129,7 +129,8 @@ class LeaseCore:
         self._known_at = -math.inf  # since when I know of the table that I follow
         self._lost: set[str] = set()  # the ids of tables that are no more
         self._rejoining = False  # the table that had my row is one of them
-        self._withheld = False  # I may have been replaced by what the lost table said: the directory has to judge
+        self.is_withheld = False
+        """Whether it may have been replaced by what the lost table said, so that the directory has to judge first."""
         self._renewing: Renew | Rejoin | None = None
         self._renewal_at = -math.inf  # when the last renewal was ordered
         self._stale_renewals = 0
@@ -166,7 +167,7 @@ class LeaseCore:
             case _, AdvanceAsked(token):
                 self._orders.append(Conclude(token, self._refusal()))
             case Phase.MEMBER, Confirmed(run) if run == self._table.run and not self._rejoining:
-                self._withheld = False
+                self.is_withheld = False
                 self._hold()
             case _, Confirmed():
                 pass  # of a table that is no more, or too late
@@ -382,7 +383,7 @@ class LeaseCore:
             return False
         self._rejoining = True
         if now >= self.deadline:
-            self._withheld = True
+            self.is_withheld = True
         return True
 
     def _adopt(self, table: Table, sent_at: float, now: float, *, rejoined: bool) -> None:
@@ -442,7 +443,7 @@ class LeaseCore:
     def _hold(self) -> None:
         """Publish until when turns may start; earlier than before where a newer view has other members."""
         deadline, leased_until = self.evidence.deadline(self._others), self.evidence.leased_until
-        if self._withheld:
+        if self.is_withheld:
             deadline = leased_until = -math.inf
         if (deadline, leased_until) != (self.deadline, self._leased_until):
             self.deadline, self._leased_until = deadline, leased_until

@@ -89,7 +89,17 @@ class PeerSaid:
 
 
 Event = (
-    JoinAsked | AdvanceAsked | ReadAsked | GoodbyeAsked | Confirmed | Ticked | Hinted | ProcessEnded | Answered | Failed | PeerSaid
+    JoinAsked
+    | AdvanceAsked
+    | ReadAsked
+    | GoodbyeAsked
+    | Confirmed
+    | Ticked
+    | Hinted
+    | ProcessEnded
+    | Answered
+    | Failed
+    | PeerSaid
 )
 
 

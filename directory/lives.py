@@ -46,6 +46,7 @@ class Lives:
         self._claims: dict[int, str] = {}
         """The buckets to claim, with the life in each that is over."""
         self._settled: asyncio.Future[None] | None = None
+        self._telling: asyncio.Handle | None = None
 
     # ---- whoever registers
 
@@ -64,10 +65,10 @@ class Lives:
 
     @contextmanager
     def registering(self, grain: GrainId) -> Generator[tuple[str, int]]:
-        """A registration is out: the life in which it counts, and the highest epoch that its bucket is known to have given.
+        """A registration is out: the life in which it counts, and the highest epoch that its bucket is known to have.
 
         Raises:
-            DirectoryUnsettled: none may go out; or the life was over when the answer came, which counts for nothing then.
+            DirectoryUnsettled: none may go out; or the life was over when the answer came, which counts for nothing.
         """
         bucket = bucket_of(str(grain))
         settling = self._buckets[bucket]
@@ -83,7 +84,7 @@ class Lives:
             if not self._out[bucket] and bucket in self._draining:
                 self._draining.discard(bucket)
                 self.tell(bucket, Drained())
-        if not settling.is_settled or settling.life != life:
+        if not self.is_settled(grain) or settling.life != life:
             raise DirectoryUnsettled(f"the directory lost rows while {grain} was being registered")
 
     def saw(self, entry: Entry) -> None:
@@ -115,15 +116,11 @@ class Lives:
 
     def unsettled(self) -> list[tuple[int, str]]:
         """The buckets that wait for the claims of others, and their lives."""
-        return [
-            (bucket, each.life) for bucket, each in enumerate(self._buckets) if each.phase is Phase.CLAIMED
-        ]
+        return [(bucket, each.life) for bucket, each in enumerate(self._buckets) if each.phase is Phase.CLAIMED]
 
     def known(self) -> list[int]:
         """The buckets of which a life is known here."""
-        return [
-            bucket for bucket, each in enumerate(self._buckets) if each.phase in (Phase.CLAIMED, Phase.SETTLED)
-        ]
+        return [bucket for bucket, each in enumerate(self._buckets) if each.phase in (Phase.CLAIMED, Phase.SETTLED)]
 
     def life(self, bucket: int) -> str:
         return self._buckets[bucket].life
@@ -149,6 +146,11 @@ class Lives:
                     waiting, self._settled = self._settled, None
                     if waiting is not None and not waiting.done():
                         waiting.set_result(None)
-                    self.on_settled()
+                    if self._telling is None:  # of many that open together, once
+                        self._telling = asyncio.get_running_loop().call_soon(self._tell_settled)
                 case _:
                     assert_never(order)
+
+    def _tell_settled(self) -> None:
+        self._telling = None
+        self.on_settled()

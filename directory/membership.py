@@ -177,7 +177,8 @@ class Renew(msgspec.Struct, frozen=True):
 class Rejoin(msgspec.Struct, frozen=True):
     """Add the own row to a table that knows nothing of the one before, and bring all that this one said.
 
-    Where the known table stands itself, as it was earlier, another one begins with its rows. Who was dead stays dead; who was alive is brought as having declared nothing. It needs nobody's assent.
+    Where the known table stands itself, as it was earlier, another one begins with its rows. Who was dead stays dead;
+    who was alive is brought as having declared nothing. It needs nobody's assent.
     """
 
     silo: SiloAddress

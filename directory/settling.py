@@ -117,7 +117,7 @@ class BucketSettling:
         match self.phase, event:
             case Phase.UNKNOWN, Needed() | Doubted():
                 return self._drain(Doubted())
-            case (Phase.CLAIMED | Phase.SETTLED), Doubted():
+            case ((Phase.CLAIMED | Phase.SETTLED), Doubted()):
                 return self._drain(event)
             case Phase.DRAINING, Drained():
                 self.phase = Phase.CLAIMING
@@ -131,7 +131,7 @@ class BucketSettling:
                     again, self._again = self._again, None
                     return self._drain(again)
                 return self._settled_if(is_settled)
-            case (Phase.CLAIMED | Phase.SETTLED), Seen(life) if life != self.life:
+            case ((Phase.CLAIMED | Phase.SETTLED), Seen(life)) if life != self.life:
                 return self._drain(Doubted())
             case Phase.CLAIMED, Seen(_, is_settled):
                 return self._settled_if(is_settled)

@@ -1,8 +1,8 @@
 """After the directory has lost rows, each silo says again what it serves: paced, and by compare-and-set.
 
 What may be registered meanwhile `silo.directory.settling` decides for each bucket; here is its shell. Nobody is
-deactivated for a row that is missing: it is written again, epoch and all. Only a row of a higher epoch says that a grain
-is served elsewhere by now.
+deactivated for a row that is missing: it is written again, epoch and all. Only a row of a higher epoch says that a
+grain is served elsewhere by now.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOK_EVERY_S = 5.0
 """How often lives are looked at where nothing says that they have changed."""
 ASK_PAUSE_FIRST_S = 0.05
 ASK_PAUSE_LAST_S = 1.0
-"""The pause before it is asked again whether the others have claimed, and after a failure: the first, and the longest."""
+"""The pause before others are asked after again, and after a failure: the first, and the longest."""
 
 
 class Reassertion:

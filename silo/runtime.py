@@ -43,12 +43,13 @@ from silo.reporting import Reporter
 from silo.routing.book import CallBook
 from silo.routing.limits import VERDICT_GRACE_S, RoutingLimits
 from silo.routing.router import Router
+from silo.routing.seeking import Seeking
 from silo.serialization.registry import TypeRegistry
 from silo.serialization.serializer import Serializer
 from silo.settings import SiloSettings, split_endpoint
 from silo.sweeper import Sweeper
 from silo.tasks import Tasks
-from silo.wire.frames import Cancel, Frame, GoAway, Load, Reply, Request
+from silo.wire.frames import Cancel, Frame, GoAway, Load, Reply, Request, Seek, SeekAnswer
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -238,6 +239,7 @@ class Runtime:
             CollectionLimits(settings.activation.collect_after_s, settings.activation.collect_every_s),
             self.lives,
         )
+        self.seeking = Seeking(self.me, self.catalog, self.membership, self.links)
         self.reassertion = Reassertion(
             self.me,
             directory=self.directory,
@@ -305,6 +307,8 @@ class Runtime:
             ),
             book=self.book,
             rng=rng,
+            lives=self.lives,
+            seek=self.seeking.seek,
             telemetry=self._telemetry,
         )
         ids = CallIds(rng)
@@ -432,6 +436,8 @@ class Runtime:
                 self.loads.report(peer, frame)
             elif isinstance(frame, GoAway):
                 self.router.on_going(peer)
+            elif isinstance(frame, Seek | SeekAnswer):
+                self.seeking.on_frame(peer, frame)
             elif not self.moves.on_frame(peer, frame):
                 self.router.on_frame(peer, frame)
 

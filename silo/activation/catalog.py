@@ -165,6 +165,13 @@ class Catalog:
         for entry, _ in tuple(self._frozen.values()):
             yield entry
 
+    def entry_of(self, grain: GrainId) -> Entry | None:
+        """The entry by which the grain is served here, or by which it has moved on; None if neither is known."""
+        activation = self._activations.get(grain)
+        if activation is not None:
+            return activation.entry
+        return next((entry for entry, _ in self._frozen.values() if entry.grain == grain), None)
+
     def is_served(self, entry: Entry) -> bool:
         """Whether this entry is still true, as far as is known here."""
         activation = self._activations.get(entry.grain)

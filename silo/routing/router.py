@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, cast
 
 from silo.activation.activation import Activation
@@ -18,6 +18,7 @@ from silo.directory.errors import (
     SiloError,
     TooManyHops,
 )
+from silo.directory.lives import Lives
 from silo.directory.membership import Membership, SiloStatus, View
 from silo.directory.registrar import Registrar
 from silo.logs import get_logger
@@ -91,6 +92,8 @@ class Router:
         limits: RoutingLimits,
         book: CallBook,
         rng: random.Random,
+        lives: Lives,
+        seek: Callable[[GrainId], Awaitable[Entry | None]],
         telemetry: Telemetry | None = None,
     ) -> None:
         self.me = me
@@ -133,9 +136,12 @@ class Router:
             limits=limits,
             rng=rng,
             is_going=self.is_going,
+            lives=lives,
+            seek=seek,
             learn=cache.learn,
             depart=self._depart,
         )
+        lives.on_settled = lambda: self._resolver.on_chance(Chance.DIRECTORY_SETTLED)
         book.attach(self.route, self._recall)
 
     async def close(self) -> None:

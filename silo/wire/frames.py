@@ -222,6 +222,19 @@ class Chunk(msgspec.Struct, array_like=True, tag=17):
     """In the first piece: the bytes of the whole payload."""
 
 
+class Seek(msgspec.Struct, array_like=True, tag=18):
+    """To every member, while the directory cannot be asked or has lost rows: do you serve this grain?"""
+
+    grain: GrainId
+
+
+class SeekAnswer(msgspec.Struct, array_like=True, tag=19):
+    """The entry by which the sender serves the grain, or to where it has moved from there; None if neither."""
+
+    grain: GrainId
+    entry: Entry | None = None
+
+
 Frame = (
     Request
     | Reply
@@ -240,6 +253,8 @@ Frame = (
     | Gateways
     | GoAway
     | Chunk
+    | Seek
+    | SeekAnswer
 )
 
 

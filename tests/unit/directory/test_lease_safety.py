@@ -181,7 +181,7 @@ def lost_renewal(**options: Any) -> World:
     assert world.holds(victim)
     world.isolate(victim)
     world.table.fail_over(before)
-    world.run_for(20)
+    world.run_for(40)
     return world
 
 

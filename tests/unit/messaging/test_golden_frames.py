@@ -46,6 +46,8 @@ from silo.wire.frames import (
     Outcome,
     Reply,
     Request,
+    Seek,
+    SeekAnswer,
     Withdraw,
 )
 
@@ -92,6 +94,8 @@ FRAMES: dict[str, Frame] = {
     "chunk": Chunk(1, b"piece", False),
     "chunk_first": Chunk(1, b"piece", False, False, b"head", 1_000),
     "chunk_dropped": Chunk(1, b"", True, True),
+    "seek": Seek(GRAIN),
+    "seek_answer": SeekAnswer(GRAIN, ENTRY),
 }
 MESSAGES: dict[str, Message] = {
     **{f"batch_{name}": Batch(5, 4, 3, (frame,)) for name, frame in FRAMES.items()},
