@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -37,6 +37,8 @@ class Claim(msgspec.Struct, frozen=True):
         over: a life that has lost rows as far as the silo knows; where it still goes on, another begins.
         new_life: the name of a life that begins.
         whole: whether with these the silo has said all that it knows.
+        sweeps: whether rows may stand there that name the silo and are over: the store may have come back as it was
+            earlier.
     """
 
     bucket: int
@@ -46,6 +48,7 @@ class Claim(msgspec.Struct, frozen=True):
     over: str = ""
     new_life: str = ""
     whole: bool = True
+    sweeps: bool = False
 
 
 class Inquiry(msgspec.Struct, frozen=True):
@@ -68,11 +71,17 @@ class Standing(msgspec.Struct, frozen=True):
         life: its life; empty where there is none, or the one that there was belongs to another run of the store.
         is_settled: whether every silo that lived has said in it what it knows.
         entries: for each entry of the claim, the row that stands now; empty where the claim was for another life.
+        strays: other rows that name the silo, where the claim sweeps; STRAYS_MAX at most.
     """
 
     life: str
     is_settled: bool
     entries: tuple[Entry | None, ...] = ()
+    strays: tuple[Entry, ...] = ()
+
+
+STRAYS_MAX: Final = 500
+"""Rows that one claim shows of those that name its silo and that it did not claim."""
 
 
 class GrainDirectory(Protocol):

@@ -25,7 +25,7 @@ import re
 from typing import Final
 
 from silo.directory.addresses import CLUSTER_PATTERN, EPOCH_MAX, Entry, GrainId, SiloAddress, stable_hash
-from silo.directory.contract import Registration
+from silo.directory.contract import STRAYS_MAX, Registration
 from silo.directory.errors import InvalidIdentity
 
 DIRECTORY_BUCKETS: Final = 256
@@ -76,6 +76,11 @@ def epoch_before(asked: Registration) -> int:
 def row_tail(silo: SiloAddress, activation: str, grain_text: str) -> str:
     """The part of a row that the asker knows before an epoch is given."""
     return f"{silo.incarnation} {silo.endpoint} {activation} {grain_text}"
+
+
+def row_owner(silo: SiloAddress) -> str:
+    """What follows the epoch in the rows that name this silo."""
+    return f"{silo.incarnation} {silo.endpoint} "
 
 
 def pack_row(entry: Entry) -> bytes:
@@ -154,10 +159,10 @@ return standing
 
 CLAIM: Final = Script(f"""
 -- KEYS: entries, head, said. ARGV: the silo, the life in which this counts ('' for any), a life that is over ('' for
---     none), the name of a life that begins, 1 if with this the silo has said all, then three for each row: grain,
---     epoch, row.
--- Answers: the life, 1 if it is settled, and the row that stands afterwards for each that was claimed; none if the life
---     is another.
+--     none), the name of a life that begins, 1 if with this the silo has said all, what other rows of the silo contain
+--     ('' not to look for them), then three for each row: grain, epoch, row.
+-- Answers: the life, 1 if it is settled, the row that stands afterwards for each that was claimed, and those other rows;
+--     no rows if the life is another.
 local entries, head, said = KEYS[1], KEYS[2], KEYS[3]
 {_HEAD}
 if ARGV[2] ~= '' and ARGV[2] ~= life then return {{life, settled and 1 or 0}} end
@@ -168,7 +173,7 @@ end
 local was = life
 if life == '' or life == ARGV[3] then begin() end
 local standing, rows, news = {{}}, {{}}, false
-for i = 6, #ARGV, 3 do
+for i = 7, #ARGV, 3 do
   local grain, epoch = ARGV[i], tonumber(ARGV[i + 1])
   local row = rows[grain] or redis.call('HGET', entries, grain)
   local stands = row and string.match(row, '^{ROW_FORMAT} (%d+) ')
@@ -186,6 +191,17 @@ if news or life ~= was or known[2] ~= run then
     'settled', settled and 1 or 0)
 end
 if ARGV[5] == '1' then redis.call('SADD', said, ARGV[1]) end
+if ARGV[6] ~= '' then
+  local fields, strays = redis.call('HGETALL', entries), 0
+  for i = 1, #fields, 2 do
+    local _, head_end = string.find(fields[i + 1], '^{ROW_FORMAT} %d+ ')
+    local is_mine = head_end and string.sub(fields[i + 1], head_end + 1, head_end + #ARGV[6]) == ARGV[6]
+    if is_mine and rows[fields[i]] ~= fields[i + 1] and strays < {STRAYS_MAX} then
+      strays = strays + 1
+      standing[#standing + 1] = fields[i + 1]
+    end
+  end
+end
 return {{life, settled and 1 or 0, unpack(standing)}}
 """)
 

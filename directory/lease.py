@@ -79,6 +79,8 @@ from silo.directory.membership import (
 
 __all__ = ["STALE_RENEWALS_MAX", "LeaseCore", "LeaseSettings", "Phase"]
 
+FIRST_VERSION = 1
+"""Of every table that nobody brought anything to."""
 STALE_RENEWALS_MAX = 3
 """Renewals sent at once because the one before was stale; after these the next waits for its time."""
 
@@ -320,7 +322,8 @@ class LeaseCore:
     def _follow(self, now: float, *, stale: bool = False) -> None:
         """Renew at once where that declares a newer version, reads one hinted at, or repairs a stale renewal."""
         undeclared = self._row is not None and self._row.seen < self._table.version
-        hinted = self._hinted > self._table.version
+        # a table in which there has been one change alone is another one, and some newcomer has begun it
+        hinted = self._hinted > self._table.version or self._hinted == FIRST_VERSION < self._table.version
         if self._renewing is None and (undeclared or hinted or stale) and self._stale_renewals < STALE_RENEWALS_MAX:
             self._stale_renewals += stale
             self._hinted = 0  # one look per hint, whatever it said

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from silo.directory.addresses import EPOCH_MAX, Entry, GrainId, SiloAddress
-from silo.directory.contract import Claim, Inquiry, Registration, Standing
+from silo.directory.contract import STRAYS_MAX, Claim, Inquiry, Registration, Standing
 from silo.directory.directory_scripts import DIRECTORY_BUCKETS, RUN_JUMP, bucket_of, check_registration, epoch_before
 from silo.directory.errors import DirectoryLifeOver, DirectoryUnavailable
 
@@ -83,7 +83,13 @@ class DirectoryRows:
             self._begin_life(head, claim)  # it was settled without this silo: what the others know is in doubt
         if claim.whole:
             head.said.add(claim.silo)
-        return Standing(head.life, head.is_settled, tuple(rows.get(entry.grain) for entry in claim.entries))
+        strays = self._strays(claim) if claim.sweeps else ()
+        return Standing(head.life, head.is_settled, tuple(rows.get(entry.grain) for entry in claim.entries), strays)
+
+    def _strays(self, claim: Claim) -> tuple[Entry, ...]:
+        of_bucket = (row for row in self._rows.values() if bucket_of(str(row.grain)) == claim.bucket)
+        strays = [row for row in of_bucket if row.silo == claim.silo and row not in claim.entries]
+        return tuple(strays[:STRAYS_MAX])
 
     @staticmethod
     def _begin_life(head: _Head, claim: Claim) -> None:

@@ -30,6 +30,7 @@ from silo.directory.directory_scripts import (
     check_registration,
     epoch_before,
     pack_row,
+    row_owner,
     row_tail,
     unpack_row,
 )
@@ -143,7 +144,7 @@ class RedisDirectory:
         def command(place: int, _: list[int]) -> _Command:
             asked = claims[place]
             words: list[str | bytes | int] = [3, *self._keys[asked.bucket], str(asked.silo), asked.life, asked.over]
-            words += (asked.new_life, int(asked.whole))
+            words += (asked.new_life, int(asked.whole), row_owner(asked.silo) if asked.sweeps else "")
             for entry in asked.entries:
                 words += (str(entry.grain), entry.epoch, pack_row(entry))
             return _Command(words, [place], CLAIM)
@@ -273,10 +274,11 @@ class RedisDirectory:
     @classmethod
     def _standing(cls, grains: Sequence[GrainId], command: _Command) -> Standing:
         life, settled, *rows = cast("list[Any]", command.answer)
-        if len(rows) != len(grains):
+        if len(rows) < len(grains):
             return Standing(life.decode(), settled == 1)
-        shown = _Command((), range(len(grains)), answer=rows)
-        return Standing(life.decode(), settled == 1, tuple(cls._rows(grains, [shown])))
+        shown = _Command((), range(len(grains)), answer=rows[: len(grains)])
+        strays = tuple(unpack_row(row) for row in rows[len(grains) :])
+        return Standing(life.decode(), settled == 1, tuple(cls._rows(grains, [shown])), strays)
 
     @staticmethod
     def _rows(grains: Sequence[GrainId], commands: Iterable[_Command]) -> list[Entry | None]:

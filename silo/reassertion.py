@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from silo.activation.catalog import Catalog
 from silo.directory.addresses import Entry, SiloAddress
-from silo.directory.contract import Claim, GrainDirectory, Inquiry, Standing
+from silo.directory.cache import DirectoryCache
+from silo.directory.contract import STRAYS_MAX, Claim, GrainDirectory, Inquiry, Standing
 from silo.directory.directory_scripts import bucket_of
 from silo.directory.errors import DirectoryUnavailable, MembershipUnavailable, NotExecuted
 from silo.directory.lives import Lives
@@ -52,6 +53,7 @@ class Reassertion:
         lives: Lives,
         membership: Membership,
         catalog: Catalog,
+        cache: DirectoryCache,
         new_life: Callable[[], str],
     ) -> None:
         self._me = me
@@ -60,6 +62,7 @@ class Reassertion:
         self._lives = lives
         self._membership = membership
         self._catalog = catalog
+        self._cache = cache
         self._new_life = new_life
         self._view = EMPTY_VIEW
         self._pause_s = ASK_PAUSE_FIRST_S
@@ -108,7 +111,7 @@ class Reassertion:
         due = self._lives.take_claims()
         try:
             served = await self._served(due)
-            for claims in _rounds(due, served, self._me, self._new_life):
+            for claims in self._rounds(due, served):
                 for claim, standing in zip(claims, await self._directory.claim(claims), strict=True):
                     await self._on_standing(claim, standing, served[claim.bucket])
                     del due[claim.bucket]
@@ -117,6 +120,10 @@ class Reassertion:
                 del due[bucket]
         finally:
             self._lives.unclaimed(due.items())
+
+    def _sweeps(self, bucket: int) -> bool:
+        """Whether rows of this silo may stand there that are over: a newcomer has none."""
+        return bool(self._lives.life(bucket))
 
     async def _served(self, buckets: Mapping[int, str]) -> dict[int, list[Entry]]:
         """What stands in these buckets for all that is known here."""
@@ -135,7 +142,7 @@ class Reassertion:
         for start in range(0, len(entries), CLAIM_ROWS_MAX):
             part = tuple(entries[start : start + CLAIM_ROWS_MAX])
             whole = start + CLAIM_ROWS_MAX >= len(entries)
-            claim = Claim(bucket, self._me, part, life, over, new_life, whole)
+            claim = Claim(bucket, self._me, part, life, over, new_life, whole, sweeps=whole and self._sweeps(bucket))
             (standing,) = await self._directory.claim([claim])
             if len(standing.entries) != len(part):
                 raise DirectoryUnavailable(f"bucket {bucket} has begun another life while it was claimed")
@@ -148,8 +155,31 @@ class Reassertion:
                 self._catalog.outdone(entry, stands)
             elif not self._catalog.is_served(entry):
                 await self._registrar.unregister(entry)  # it has ended since, and its row was written again
+        for entry in standing.strays:
+            if not self._catalog.is_given_back(entry) and not self._catalog.is_served(entry):
+                await self._registrar.unregister(entry)
+        if self._sweeps(claim.bucket) and standing.life != self._lives.life(claim.bucket):
+            self._cache.clear()  # its floors keep out rows that are of before and true again
         if claim.whole:
             self._lives.claimed(claim.bucket, standing.life, is_settled=standing.is_settled)
+            if len(standing.strays) == STRAYS_MAX:
+                self._lives.doubt([claim.bucket])  # there may be more
+
+    def _rounds(self, due: Mapping[int, str], served: Mapping[int, Sequence[Entry]]) -> Iterator[list[Claim]]:
+        """The claims of buckets with few rows, as many at a time as may go out at once."""
+        claims: list[Claim] = []
+        rows = 0
+        for bucket, over in list(due.items()):
+            entries = tuple(served.get(bucket, ()))
+            if len(entries) > CLAIM_ROWS_MAX:
+                continue
+            if rows + len(entries) > ROUND_ROWS_MAX:
+                yield claims
+                claims, rows = [], 0
+            claims.append(Claim(bucket, self._me, entries, "", over, self._new_life(), sweeps=self._sweeps(bucket)))
+            rows += len(entries)
+        if claims:
+            yield claims
 
     # ----------------------------------------------------------------------------------------------------------- others
 
@@ -168,22 +198,3 @@ class Reassertion:
             lives.seen(inquiry.bucket, standing.life, is_settled=standing.is_settled)
         if lives.all_settled:
             self._membership.confirm(self._view)
-
-
-def _rounds(
-    due: Mapping[int, str], served: Mapping[int, Sequence[Entry]], me: SiloAddress, new_life: Callable[[], str]
-) -> Iterator[list[Claim]]:
-    """The claims of buckets with few rows, as many at a time as may go out at once."""
-    claims: list[Claim] = []
-    rows = 0
-    for bucket, over in list(due.items()):
-        entries = tuple(served.get(bucket, ()))
-        if len(entries) > CLAIM_ROWS_MAX:
-            continue
-        if rows + len(entries) > ROUND_ROWS_MAX:
-            yield claims
-            claims, rows = [], 0
-        claims.append(Claim(bucket, me, entries, "", over, new_life()))
-        rows += len(entries)
-    if claims:
-        yield claims

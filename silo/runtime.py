@@ -247,6 +247,7 @@ class Runtime:
             lives=self.lives,
             membership=self.membership,
             catalog=self.catalog,
+            cache=self.cache,
             new_life=lambda: f"{rng.getrandbits(LIFE_BITS):016x}",
         )
         moving = settings.migration
