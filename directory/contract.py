@@ -39,6 +39,7 @@ class Claim(msgspec.Struct, frozen=True):
         whole: whether with these the silo has said all that it knows.
         sweeps: whether rows may stand there that name the silo and are over: the store may have come back as it was
             earlier.
+        floor: the highest epoch that the silo knows the bucket to have given: later ones are above it.
     """
 
     bucket: int
@@ -49,6 +50,7 @@ class Claim(msgspec.Struct, frozen=True):
     new_life: str = ""
     whole: bool = True
     sweeps: bool = False
+    floor: int = 0
 
 
 class Inquiry(msgspec.Struct, frozen=True):

@@ -160,9 +160,9 @@ return standing
 CLAIM: Final = Script(f"""
 -- KEYS: entries, head, said. ARGV: the silo, the life in which this counts ('' for any), a life that is over ('' for
 --     none), the name of a life that begins, 1 if with this the silo has said all, what other rows of the silo contain
---     ('' not to look for them), then three for each row: grain, epoch, row.
--- Answers: the life, 1 if it is settled, the row that stands afterwards for each that was claimed, and those other rows;
---     no rows if the life is another.
+--     ('' not to look for them), an epoch that was given, then three for each row: grain, epoch, row.
+-- Answers: the life, 1 if it is settled, the row that stands afterwards for each that was claimed, and then those other
+--     rows; no rows if the life is another.
 local entries, head, said = KEYS[1], KEYS[2], KEYS[3]
 {_HEAD}
 if ARGV[2] ~= '' and ARGV[2] ~= life then return {{life, settled and 1 or 0}} end
@@ -170,10 +170,11 @@ local function begin()
   life, settled = ARGV[4], false
   redis.call('DEL', said)
 end
-local was = life
+local was, given = life, counter
+counter = math.max(counter, tonumber(ARGV[7]))
 if life == '' or life == ARGV[3] then begin() end
 local standing, rows, news = {{}}, {{}}, false
-for i = 7, #ARGV, 3 do
+for i = 8, #ARGV, 3 do
   local grain, epoch = ARGV[i], tonumber(ARGV[i + 1])
   local row = rows[grain] or redis.call('HGET', entries, grain)
   local stands = row and string.match(row, '^{ROW_FORMAT} (%d+) ')
@@ -186,7 +187,7 @@ for i = 7, #ARGV, 3 do
   standing[#standing + 1] = row
 end
 if news and settled and redis.call('SISMEMBER', said, ARGV[1]) == 0 then begin() end
-if news or life ~= was or known[2] ~= run then
+if news or life ~= was or counter ~= given or known[2] ~= run then
   redis.call('HSET', head, 'epoch', string.format('%.0f', counter), 'run', run, 'life', life,
     'settled', settled and 1 or 0)
 end

@@ -122,6 +122,10 @@ class Lives:
         """The buckets of which a life is known here."""
         return [bucket for bucket, each in enumerate(self._buckets) if each.phase in (Phase.CLAIMED, Phase.SETTLED)]
 
+    def floor(self, bucket: int) -> int:
+        """The highest epoch that the bucket is known to have given, in whatever life."""
+        return self._floors[bucket]
+
     def life(self, bucket: int) -> str:
         return self._buckets[bucket].life
 

@@ -72,6 +72,7 @@ class DirectoryRows:
             return Standing(head.life, head.is_settled)
         if not head.life or claim.over == head.life:
             self._begin_life(head, claim)
+        head.counter = max(head.counter, claim.floor)
         rows, news = self._rows, False
         for entry in claim.entries:
             row = rows.get(entry.grain)

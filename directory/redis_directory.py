@@ -145,6 +145,7 @@ class RedisDirectory:
             asked = claims[place]
             words: list[str | bytes | int] = [3, *self._keys[asked.bucket], str(asked.silo), asked.life, asked.over]
             words += (asked.new_life, int(asked.whole), row_owner(asked.silo) if asked.sweeps else "")
+            words.append(asked.floor)
             for entry in asked.entries:
                 words += (str(entry.grain), entry.epoch, pack_row(entry))
             return _Command(words, [place], CLAIM)

@@ -142,7 +142,17 @@ class Reassertion:
         for start in range(0, len(entries), CLAIM_ROWS_MAX):
             part = tuple(entries[start : start + CLAIM_ROWS_MAX])
             whole = start + CLAIM_ROWS_MAX >= len(entries)
-            claim = Claim(bucket, self._me, part, life, over, new_life, whole, sweeps=whole and self._sweeps(bucket))
+            claim = Claim(
+                bucket,
+                self._me,
+                part,
+                life,
+                over,
+                new_life,
+                whole,
+                sweeps=whole and self._sweeps(bucket),
+                floor=self._lives.floor(bucket),
+            )
             (standing,) = await self._directory.claim([claim])
             if len(standing.entries) != len(part):
                 raise DirectoryUnavailable(f"bucket {bucket} has begun another life while it was claimed")
@@ -176,7 +186,18 @@ class Reassertion:
             if rows + len(entries) > ROUND_ROWS_MAX:
                 yield claims
                 claims, rows = [], 0
-            claims.append(Claim(bucket, self._me, entries, "", over, self._new_life(), sweeps=self._sweeps(bucket)))
+            claims.append(
+                Claim(
+                    bucket,
+                    self._me,
+                    entries,
+                    "",
+                    over,
+                    self._new_life(),
+                    sweeps=self._sweeps(bucket),
+                    floor=self._lives.floor(bucket),
+                )
+            )
             rows += len(entries)
         if claims:
             yield claims

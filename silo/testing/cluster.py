@@ -236,7 +236,7 @@ class Cluster(Members):
         self.world.lose()
 
     def redis_kept(self) -> Callable[[], None]:
-        """Copy what the silos keep in Redis. What is returned has Redis start again with that, as with an older dump."""
+        """Copy what silos keep in Redis. What is returned has Redis start again with that, as with an older dump."""
         restore = self.world.keep()
 
         def set_back() -> None:
