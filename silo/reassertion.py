@@ -15,7 +15,7 @@ from silo.activation.catalog import Catalog
 from silo.directory.addresses import Entry, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.contract import STRAYS_MAX, Claim, GrainDirectory, Inquiry, Standing
-from silo.directory.directory_scripts import bucket_of
+from silo.directory.directory_scripts import DIRECTORY_BUCKETS, bucket_of
 from silo.directory.errors import DirectoryUnavailable, MembershipUnavailable, NotExecuted
 from silo.directory.lives import Lives
 from silo.directory.membership import EMPTY_VIEW, Membership, View
@@ -30,8 +30,10 @@ ROUND_ROWS_MAX = 2_000
 """Rows that one silo claims at once; more follow when these are answered."""
 COLLECTED_AT_ONCE = 2_000
 """Activations that are looked through before others get their turn on the loop."""
-LOOK_EVERY_S = 5.0
-"""How often lives are looked at where nothing says that they have changed."""
+LOOK_EVERY_S = 2.0
+"""How often some lives are looked at where nothing says that they have changed."""
+LOOKED_AT_ONCE = 32
+"""How many lives those are: each bucket has its turn within sixteen seconds."""
 ASK_PAUSE_FIRST_S = 0.05
 ASK_PAUSE_LAST_S = 1.0
 """The pause before others are asked after again, and after a failure: the first, and the longest."""
@@ -66,14 +68,22 @@ class Reassertion:
         self._new_life = new_life
         self._view = EMPTY_VIEW
         self._pause_s = ASK_PAUSE_FIRST_S
+        self._turn, self._turns = 0, DIRECTORY_BUCKETS // LOOKED_AT_ONCE
+        self._confirmed = ""
+        """The run of the table for which the directory has confirmed what is served here."""
+        self._claimed_in: tuple[str, ...] = ()
+        """The lives that were settled when it was last claimed for that confirmation."""
 
     def on_view(self, view: View) -> None:
         """Another table, or another run of its store: what was written to that store last may be lost as well."""
         before, self._view = self._view, view
-        if before.table.run and before.table.run != view.table.run:
+        if not before.table.run:
+            self._confirmed = view.table.run  # a newcomer serves nothing
+        elif before.table.run != view.table.run:
             self._lives.doubt(is_over=True)
         self._pause_s = ASK_PAUSE_FIRST_S
-        self._lives.work.set()
+        if not self._lives.all_settled:
+            self._lives.work.set()
 
     async def run(self) -> None:
         """Say at once what is served here, so that buckets which are new are settled before anybody wants them."""
@@ -214,8 +224,22 @@ class Reassertion:
             view = await self._membership.refresh()
             if not view.is_recovering:
                 members = tuple(row.silo for row in view.living())
-        asked = [Inquiry(bucket, lives.life(bucket), members if bucket in waiting else ()) for bucket in lives.known()]
+        asked = [Inquiry(bucket, life, members) for bucket, life in waiting.items()]
+        known = [bucket for bucket in lives.known() if bucket not in waiting]
+        asked += [Inquiry(bucket) for bucket in known if bucket % self._turns == self._turn]
+        self._turn = (self._turn + 1) % self._turns
         for inquiry, standing in zip(asked, await self._directory.inquire(asked), strict=True):
             lives.seen(inquiry.bucket, standing.life, is_settled=standing.is_settled)
-        if lives.all_settled:
+        if lives.all_settled and self._confirmed != self._view.table.run:
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """A silo that came back without the right goes on with what is its own: it claims once more, now that all
+        others have, since who took over its grains may have claimed them after it did."""
+        lives = tuple(self._lives.life(bucket) for bucket in self._lives.known())
+        if lives == self._claimed_in:
+            self._confirmed = self._view.table.run
             self._membership.confirm(self._view)
+        else:
+            self._claimed_in = lives
+            self._lives.doubt()
