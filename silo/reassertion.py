@@ -101,6 +101,9 @@ class Reassertion:
             except NotExecuted as error:  # such as a row of another release
                 log.warning("reassertion.failed", why=str(error))
                 pause_s = ASK_PAUSE_LAST_S
+            except Exception:  # unforeseen, and no reason to leave what is served here unsaid for ever
+                log.exception("reassertion.failed")
+                pause_s = ASK_PAUSE_LAST_S
             await self._until_work(pause_s)
 
     def _next_pause_s(self) -> float:

@@ -1,9 +1,9 @@
-"""All that can befall one grain while the store of directory and members loses rows: the states, and the steps from each.
+"""All that can befall one grain while the store of directory and members loses rows: states, and the steps from each.
 
 Silos register the grain, move it, are fenced, declared dead, or crash; the store is wiped, or comes back as it was
 earlier. Requests and answers are under way for as long as anything may happen meanwhile, or are lost. Each step of a
-silo is taken by the real core (`directory/settling.py`), each step of the store by the real rows, so that what is walked
-here is what the product runs.
+silo is taken by the real core (`directory/settling.py`), each step of the store by the real rows, so that what is
+walked here is what the product runs.
 
 Of the members it is modelled what matters for who must be heard: a table that was lost is made again by those who join
 again, and brings who was dead only where somebody who knows it is back.
@@ -12,9 +12,11 @@ again, and brings who was dead only where somebody who knows it is back.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.contract import Claim, Inquiry, Registration, Standing
@@ -36,6 +38,8 @@ from silo.directory.settling import (
 GRAIN = GrainId("place", "lobby")
 BUCKET = bucket_of(str(GRAIN))
 SILOS = tuple(SiloAddress(f"silo-{number}:1", 1) for number in range(4))
+NEW = "new-"
+"""Before the number of a silo: the life that its claim begins, should it begin one."""
 Right = Literal["held", "fenced", "withheld", "told dead"]
 
 
@@ -102,7 +106,6 @@ class State(NamedTuple):
     fences: int = 0
     moves: int = 0
     lost: int = 0
-    births: int = 0
     given_up: bool = False
     """Whether a silo that held the right all the time had to give the grain up."""
 
@@ -121,6 +124,9 @@ class Bounds:
     answers_lost: int = 0
     registrations: int = 3
     """How many epochs are given at most."""
+    begins: Literal["empty", "open", "moved", "replaced"] = "empty"
+    """With the grain nowhere; open on 0; open on 1, and frozen on 0 which does not know; or taken over by 1 from 0,
+    which is fenced and dead, and whoever knew that is gone."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +149,6 @@ class Rules:
     """A silo without the right, whose table was lost, starts nothing before the directory has judged."""
     checks: bool = True
     """It claims once more when all others have."""
-    ends_lives: bool = True
-    """A silo that learns that the table was lost says that the life it knows is over."""
-    others: tuple[str, ...] = field(default=())
 
 
 class World:
@@ -158,10 +161,20 @@ class World:
         self._carried_out = cache(self._carry_out)
 
     def first(self) -> State:
-        """A settled bucket without the grain."""
+        """A settled bucket."""
         everybody = frozenset(range(self._of.silos))
-        silo = Silo(Knowledge(Phase.SETTLED, "life-0"))
-        return State(Store("life-0", True, everybody), (silo,) * self._of.silos)
+        silo = Silo(Knowledge(Phase.SETTLED, "life-1"))
+        state = State(Store("life-1", True, everybody), (silo,) * self._of.silos)
+        if self._of.begins == "empty":
+            return state
+        first, second = Entry(GRAIN, SILOS[0], "on-0", 1), Entry(GRAIN, SILOS[1], "on-1", 2)
+        if self._of.begins == "open":
+            return _with(state._replace(store=state.store._replace(row=first, counter=1)), 0, entry=first, is_open=True)
+        state = _with(state, 1, entry=second, is_open=True)._replace(store=state.store._replace(row=second, counter=2))
+        if self._of.begins == "moved":
+            return _with(state, 0, entry=first)
+        state = _with(state, 0, entry=first, is_open=True, right="fenced")
+        return state._replace(declared=frozenset({0}))
 
     def violated(self, state: State) -> bool:
         """Whether two may start turns of the grain, or one lost it for nothing."""
@@ -169,7 +182,11 @@ class World:
         return serving > 1 or state.given_up
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
-        """What may happen next, and what comes of it."""
+        """What may happen next, and what comes of it. Lives are named by when they first come up."""
+        for label, after in self._steps(state):
+            yield label, _renamed(after)
+
+    def _steps(self, state: State) -> Iterator[tuple[str, State]]:
         yield from self._steps_of_store(state)
         for number, silo in enumerate(state.silos):
             for request in ("registration", "claim", "inquiry"):
@@ -245,7 +262,10 @@ class World:
             return
         if request.answer == "":
             store, answer = self._carried_out(state.store, request.asked)
-            after = _with(state._replace(store=store), number, **{which: request._replace(answer=answer)})
+            asked = request.asked
+            if isinstance(asked, Claim):  # the name that it brought is the store's by now, or nobody's
+                asked = msgspec.structs.replace(asked, new_life="")
+            after = _with(state._replace(store=store), number, **{which: Request(asked, answer)})
             yield f"the {which} of {number} is carried out", after
         elif silo.runs:
             yield f"the {which} of {number} is answered", self._answered(state, number, request)
@@ -332,11 +352,11 @@ class World:
     # ---- a silo that claims, and asks whether the others have
 
     def _send_claim(self, state: State, number: int, over: str) -> State:
-        silo, births = state.silos[number], state.births + 1
+        silo = state.silos[number]
         floor = silo.entry.epoch if silo.entry is not None else 0
         entries = (silo.entry,) if silo.entry is not None else ()
-        asked = Claim(BUCKET, SILOS[number], entries, "", over, f"life-{births}", floor=floor)
-        return _with(state._replace(births=births), number, claim=Request(asked))
+        asked = Claim(BUCKET, SILOS[number], entries, "", over, NEW + str(number), floor=floor)
+        return _with(state, number, claim=Request(asked))
 
     def _claimed(self, state: State, number: int, asked: Claim, standing: Standing) -> State:
         silo = state.silos[number]
@@ -420,7 +440,67 @@ class World:
         if silo.right == "fenced":
             state = _with(state, number, right="withheld" if self._rules.withholds else "held")
         state = _with(state, number, has_joined=True)
-        return self._on(state, number, Doubted(is_over=self._rules.ends_lives))
+        return self._on(state, number, Doubted(is_over=True))
+
+
+def _lives(state: State) -> Iterator[str]:
+    """All names of lives in a state, in the order in which they are to be numbered."""
+    yield state.store.life
+    for silo in state.silos:
+        yield silo.knows.life
+        yield silo.knows.over
+        yield silo.checked
+        for request in (silo.registration, silo.claim, silo.inquiry):
+            if request is not None:
+                yield request.asked.over if isinstance(request.asked, Claim) else request.asked.life
+                if isinstance(request.answer, Standing):
+                    yield request.answer.life
+    if state.kept is not None:
+        yield state.kept.life
+
+
+def _renamed(state: State) -> State:
+    """The same state, its lives named in the order in which they come up, so that it is known again."""
+    names: dict[str, str] = {"": ""}
+    if all(life == names.setdefault(life, f"life-{len(names)}") for life in _lives(state)):
+        return state
+    names = {"": ""}
+
+    def name(life: str) -> str:
+        return names.setdefault(life, f"life-{len(names)}")
+
+    def known(knows: Knowledge) -> Knowledge:
+        return knows._replace(life=name(knows.life), over=name(knows.over))
+
+    def stored(store: Store | None) -> Store | None:
+        return None if store is None else store._replace(life=name(store.life))
+
+    def standing(answer: Standing) -> Standing:
+        return msgspec.structs.replace(answer, life=name(answer.life))
+
+    def under_way(request: Request | None) -> Request | None:
+        if request is None:
+            return None
+        asked, answer = request.asked, request.answer
+        if isinstance(asked, Claim):
+            asked = msgspec.structs.replace(asked, over=name(asked.over))
+        else:
+            asked = msgspec.structs.replace(asked, life=name(asked.life))
+        return Request(asked, standing(answer) if isinstance(answer, Standing) else answer)
+
+    store = stored(state.store)
+    assert store is not None
+    silos = tuple(
+        silo._replace(
+            knows=known(silo.knows),
+            checked=name(silo.checked),
+            registration=under_way(silo.registration),
+            claim=under_way(silo.claim),
+            inquiry=under_way(silo.inquiry),
+        )
+        for silo in state.silos
+    )
+    return state._replace(store=store, silos=silos, kept=stored(state.kept))
 
 
 def _with(state: State, number: int, **changes: object) -> State:
