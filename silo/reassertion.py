@@ -125,8 +125,17 @@ class Reassertion:
         try:
             served = await self._served(due)
             for claims in self._rounds(due, served):
-                for claim, standing in zip(claims, await self._directory.claim(claims), strict=True):
+                standings = await self._directory.claim(claims)
+                # That all is said counts in the life that was answered: a claim that comes late, when this silo has
+                # long registered more, must not count for one that has begun since.
+                last = [
+                    Claim(claim.bucket, self._me, life=standing.life)
+                    for claim, standing in zip(claims, standings, strict=True)
+                ]
+                said = await self._directory.claim(last)
+                for claim, standing, then in zip(claims, standings, said, strict=True):
                     await self._on_standing(claim, standing, served[claim.bucket])
+                    self._claimed(claim.bucket, standing, standing.life == then.life and then.is_settled)
                     del due[claim.bucket]
             for bucket in list(due):
                 await self._claim_in_parts(bucket, due[bucket], served[bucket])
@@ -171,6 +180,8 @@ class Reassertion:
                 raise DirectoryUnavailable(f"bucket {bucket} has begun another life while it was claimed")
             life, over = standing.life, ""
             await self._on_standing(claim, standing, part)
+            if whole:
+                self._claimed(bucket, standing, standing.is_settled)
 
     async def _on_standing(self, claim: Claim, standing: Standing, entries: Sequence[Entry]) -> None:
         for entry, stands in zip(entries, standing.entries, strict=True):
@@ -183,10 +194,11 @@ class Reassertion:
                 await self._registrar.unregister(entry)
         if self._sweeps(claim.bucket) and standing.life != self._lives.life(claim.bucket):
             self._cache.clear()  # its floors keep out rows that are of before and true again
-        if claim.whole:
-            self._lives.claimed(claim.bucket, standing.life, is_settled=standing.is_settled)
-            if len(standing.strays) == STRAYS_MAX:
-                self._lives.doubt([claim.bucket])  # there may be more
+
+    def _claimed(self, bucket: int, standing: Standing, is_settled: bool) -> None:
+        self._lives.claimed(bucket, standing.life, is_settled=is_settled)
+        if len(standing.strays) == STRAYS_MAX:
+            self._lives.doubt([bucket])  # there may be more
 
     def _rounds(self, due: Mapping[int, str], served: Mapping[int, Sequence[Entry]]) -> Iterator[list[Claim]]:
         """The claims of buckets with few rows, as many at a time as may go out at once."""
@@ -207,6 +219,7 @@ class Reassertion:
                     "",
                     over,
                     self._new_life(),
+                    whole=False,
                     sweeps=self._sweeps(bucket),
                     floor=self._lives.floor(bucket),
                 )

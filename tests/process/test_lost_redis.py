@@ -9,8 +9,8 @@ from silo.embedded import EmbeddedServer
 from silo.testing.witness import What
 from tests.process.grains import Counter
 from tests.process.stage import ASK_EVERY_S, Stage
-from tests.process.test_figures_outage import GRAINS, RATE, disagreement, settings
-from tests.process.test_redis_outage import SILOS, all_are_as_before
+from tests.process.test_figures_outage import disagreement
+from tests.process.test_redis_outage import GRAINS, RATE, SILOS, all_are_as_before, settings
 from tests.support.redis_server import operator
 
 AGREES_WITHIN_S = 10.0

@@ -505,5 +505,5 @@ def _renamed(state: State) -> State:
 
 def _with(state: State, number: int, **changes: object) -> State:
     silos = list(state.silos)
-    silos[number] = silos[number]._replace(**changes)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - passed on
+    silos[number] = silos[number]._replace(**changes)  # type: ignore[arg-type]  # passed on
     return state._replace(silos=tuple(silos))
