@@ -1,10 +1,12 @@
 """How the grain directory lies in Redis: its keys, the text of a row, and the Lua scripts that change rows.
 
-A cluster's rows are spread over DIRECTORY_BUCKETS buckets by the stable hash of the grain. A bucket is two hashes that
-share a Redis Cluster slot:
+A cluster's rows are spread over DIRECTORY_BUCKETS buckets by the stable hash of the grain. A bucket is two hashes and
+a set that share a Redis Cluster slot:
 
     silo:{CLUSTER:BUCKET}:entries     grain text -> row
-    silo:{CLUSTER:BUCKET}:head        epoch -> the last epoch given in this bucket, run -> the Redis run that gave it
+    silo:{CLUSTER:BUCKET}:head        epoch -> the last epoch given in this bucket, run -> the Redis run that gave it,
+                                      life -> the name of the bucket's life, settled -> 1 once that is settled
+    silo:{CLUSTER:BUCKET}:said        the silos that have said in this life what they know
 
 A row is one line of text, so that the scripts compare and compose it without decoding, and people read it with
 `redis-cli`:
@@ -23,7 +25,7 @@ import re
 from typing import Final
 
 from silo.directory.addresses import CLUSTER_PATTERN, EPOCH_MAX, Entry, GrainId, SiloAddress, stable_hash
-from silo.directory.contract import Registration
+from silo.directory.contract import STRAYS_MAX, Registration
 from silo.directory.errors import InvalidIdentity
 
 DIRECTORY_BUCKETS: Final = 256
@@ -45,12 +47,12 @@ def bucket_of(grain_text: str) -> int:
     return stable_hash(grain_text) % DIRECTORY_BUCKETS
 
 
-def bucket_keys(cluster: str) -> tuple[tuple[str, str], ...]:
-    """The keys `(entries, head)` of every bucket of a cluster; raises InvalidIdentity."""
+def bucket_keys(cluster: str) -> tuple[tuple[str, str, str], ...]:
+    """The keys `(entries, head, said)` of every bucket of a cluster; raises InvalidIdentity."""
     if not CLUSTER_PATTERN.fullmatch(cluster):
         raise InvalidIdentity(f"cluster name {cluster!r} is not of the form {CLUSTER_PATTERN.pattern}")
     stems = (f"silo:{{{cluster}:{bucket}}}" for bucket in range(DIRECTORY_BUCKETS))
-    return tuple((f"{stem}:entries", f"{stem}:head") for stem in stems)
+    return tuple((f"{stem}:entries", f"{stem}:head", f"{stem}:said") for stem in stems)
 
 
 def check_registration(asked: Registration) -> None:
@@ -74,6 +76,11 @@ def epoch_before(asked: Registration) -> int:
 def row_tail(silo: SiloAddress, activation: str, grain_text: str) -> str:
     """The part of a row that the asker knows before an epoch is given."""
     return f"{silo.incarnation} {silo.endpoint} {activation} {grain_text}"
+
+
+def row_owner(silo: SiloAddress) -> str:
+    """What follows the epoch in the rows that name this silo."""
+    return f"{silo.incarnation} {silo.endpoint} "
 
 
 def pack_row(entry: Entry) -> bytes:
@@ -103,17 +110,27 @@ class Script:
         self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-REGISTER: Final = Script(f"""
--- KEYS: entries, head. ARGV, four for each registration in turn: grain, the row expected ('' for none), the epoch to
---     exceed, tail. Answers, for each, with the row that stands afterwards, nil where there is none.
-local entries, head = KEYS[1], KEYS[2]
+_HEAD: Final = f"""
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 if not run then return redis.error_reply('SILO this server does not tell its run_id') end
-local known = redis.call('HMGET', head, 'epoch', 'run')
-local counter = tonumber(known[1] or '0')
-if known[2] and known[2] ~= run then counter = counter + {RUN_JUMP} end
+local known = redis.call('HMGET', head, 'epoch', 'run', 'life', 'settled')
+local counter, life, settled = tonumber(known[1] or '0'), known[3] or '', known[4] == '1'
+if known[2] and known[2] ~= run then
+  counter = counter + {RUN_JUMP}
+  life, settled = '', false
+end
+"""
+"""Reads the head of a bucket; a life of another run is over, since the store may have come back as it was earlier."""
+
+REGISTER: Final = Script(f"""
+-- KEYS: entries, head. ARGV: the life in which this counts ('' for any), then four for each registration in turn:
+--     grain, the row expected ('' for none), the epoch to exceed, tail.
+-- Answers, for each, with the row that stands afterwards, nil where there is none; with a number if the life is over.
+local entries, head = KEYS[1], KEYS[2]
+{_HEAD}
+if ARGV[1] ~= '' and ARGV[1] ~= life then return 0 end
 local standing, rows, changed, exhausted = {{}}, {{}}, {{}}, false
-for i = 1, #ARGV, 4 do
+for i = 2, #ARGV, 4 do
   local grain, expected = ARGV[i], ARGV[i + 1]
   local row = rows[grain]
   if row == nil then row = redis.call('HGET', entries, grain) end
@@ -133,10 +150,76 @@ end
 if next(changed) then
   -- The counter first: were the script cut short here, epochs would be skipped but none given twice.
   redis.call('HSET', head, 'epoch', string.format('%.0f', counter), 'run', run)
+  if life == '' then redis.call('HDEL', head, 'life') end
   for grain, row in pairs(changed) do redis.call('HSET', entries, grain, row) end
 end
 if exhausted then return redis.error_reply('SILO the epochs of ' .. entries .. ' are used up') end
 return standing
+""")
+
+CLAIM: Final = Script(f"""
+-- KEYS: entries, head, said. ARGV: the silo, the life in which this counts ('' for any), a life that is over ('' for
+--     none), the name of a life that begins, 1 if with this the silo has said all, what other rows of the silo contain
+--     ('' not to look for them), an epoch that was given, then three for each row: grain, epoch, row.
+-- Answers: the life, 1 if it is settled, the row that stands afterwards for each that was claimed, and then those other
+--     rows; no rows if the life is another.
+local entries, head, said = KEYS[1], KEYS[2], KEYS[3]
+{_HEAD}
+if ARGV[2] ~= '' and ARGV[2] ~= life then return {{life, settled and 1 or 0}} end
+local function begin()
+  life, settled = ARGV[4], false
+  redis.call('DEL', said)
+end
+local was, given = life, counter
+counter = math.max(counter, tonumber(ARGV[7]))
+if life == '' or life == ARGV[3] then begin() end
+local standing, rows, news = {{}}, {{}}, false
+for i = 8, #ARGV, 3 do
+  local grain, epoch = ARGV[i], tonumber(ARGV[i + 1])
+  local row = rows[grain] or redis.call('HGET', entries, grain)
+  local stands = row and string.match(row, '^{ROW_FORMAT} (%d+) ')
+  if not row or (stands and tonumber(stands) < epoch) then
+    row, news = ARGV[i + 2], true
+    counter = math.max(counter, epoch)
+    redis.call('HSET', entries, grain, row)
+  end
+  rows[grain] = row
+  standing[#standing + 1] = row
+end
+if news and settled and redis.call('SISMEMBER', said, ARGV[1]) == 0 then begin() end
+if news or life ~= was or counter ~= given or known[2] ~= run then
+  redis.call('HSET', head, 'epoch', string.format('%.0f', counter), 'run', run, 'life', life,
+    'settled', settled and 1 or 0)
+end
+if ARGV[5] == '1' then redis.call('SADD', said, ARGV[1]) end
+if ARGV[6] ~= '' then
+  local fields, strays = redis.call('HGETALL', entries), 0
+  for i = 1, #fields, 2 do
+    local _, head_end = string.find(fields[i + 1], '^{ROW_FORMAT} %d+ ')
+    local is_mine = head_end and string.sub(fields[i + 1], head_end + 1, head_end + #ARGV[6]) == ARGV[6]
+    if is_mine and rows[fields[i]] ~= fields[i + 1] and strays < {STRAYS_MAX} then
+      strays = strays + 1
+      standing[#standing + 1] = fields[i + 1]
+    end
+  end
+end
+return {{life, settled and 1 or 0, unpack(standing)}}
+""")
+
+INQUIRE: Final = Script(f"""
+-- KEYS: entries, head, said. ARGV: a life, and those who live. That life is settled if all of them have said in it what
+--     they know.
+-- Answers: the life of the bucket, and 1 if it is settled.
+local head, said = KEYS[2], KEYS[3]
+{_HEAD}
+if life ~= '' and not settled and life == ARGV[1] and #ARGV > 1 then
+  settled = true
+  for i = 2, #ARGV do
+    if redis.call('SISMEMBER', said, ARGV[i]) == 0 then settled = false end
+  end
+  if settled then redis.call('HSET', head, 'settled', 1) end
+end
+return {{life, settled and 1 or 0}}
 """)
 
 UNREGISTER: Final = Script("""

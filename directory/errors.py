@@ -6,7 +6,7 @@ Every error that ends a call says one of: it was not executed (`NotExecuted`), i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class SiloError(Exception):
@@ -143,6 +143,26 @@ class GrainMoved(SiloError):
 
 class DirectoryUnavailable(NotExecuted, ConnectionError):
     """The directory could not be asked; nothing is known to have changed, and asking again is safe."""
+
+
+class DirectoryUnsettled(DirectoryUnavailable):
+    """This part of the directory has lost rows, or may have: nothing is registered there until every living silo has
+    said again what it serves."""
+
+
+class DirectoryLifeOver(DirectoryUnavailable):
+    """Some of these registrations name a life of their bucket that is over: they were not carried out, all others were.
+
+    Args:
+        buckets: the buckets whose lives are over.
+    """
+
+    def __init__(self, buckets: Iterable[int]) -> None:
+        self.buckets = frozenset(buckets)
+        super().__init__(f"{len(self.buckets)} buckets of the directory have begun another life")
+
+    def __reduce__(self) -> tuple[type[DirectoryLifeOver], tuple[frozenset[int]]]:
+        return (type(self), (self.buckets,))
 
 
 class DirectoryRowUnreadable(NotExecuted, ValueError):

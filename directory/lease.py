@@ -26,6 +26,7 @@ from silo.directory.lease_events import (
     Answered,
     AskTable,
     Conclude,
+    Confirmed,
     CordonAsked,
     Event,
     Failed,
@@ -80,6 +81,8 @@ from silo.directory.membership import (
 
 __all__ = ["STALE_RENEWALS_MAX", "LeaseCore", "LeaseSettings", "Phase"]
 
+FIRST_VERSION = 1
+"""Of every table that nobody brought anything to."""
 STALE_RENEWALS_MAX = 3
 """Renewals sent at once because the one before was stale; after these the next waits for its time."""
 
@@ -130,6 +133,8 @@ class LeaseCore:
         self._known_at = -math.inf  # since when I know of the table that I follow
         self._lost: set[str] = set()  # the ids of tables that are no more
         self._rejoining = False  # the table that had my row is one of them
+        self.is_withheld = False
+        """Whether it may have been replaced by what the lost table said, so that the directory has to judge first."""
         self._renewing: Renew | Rejoin | None = None
         self._renewal_at = -math.inf  # when the last renewal was ordered
         self._stale_renewals = 0
@@ -167,6 +172,11 @@ class LeaseCore:
                 self._orders.append(Conclude(token))  # it never came, or is dead already
             case _, (AdvanceAsked(token) | CordonAsked(token)):
                 self._orders.append(Conclude(token, self._refusal()))
+            case Phase.MEMBER, Confirmed(run) if run == self._table.run and not self._rejoining:
+                self.is_withheld = False
+                self._hold()
+            case _, Confirmed():
+                pass  # of a table that is no more, or too late
             case _, Ticked():
                 self._on_tick(now)
             case Phase.MEMBER, Hinted(version):
@@ -334,13 +344,18 @@ class LeaseCore:
         if isinstance(request, Cordon) and status is not TableStatus.OK and self.phase is Phase.MEMBER:
             self._cordon_anew(request, now)
             return
-        given_up = self.phase is Phase.DEAD and isinstance(request, Join | Advance | Cordon)
-        self._conclude(request, self._refusal() if given_up else None)
+        error: SiloError | None = None
+        if self.phase is Phase.DEAD and isinstance(request, Join | Advance | Cordon):
+            error = self._refusal()
+        elif isinstance(request, Read) and self._rejoining:
+            error = MembershipUnavailable("the membership table was lost, and this silo is not in the next one yet")
+        self._conclude(request, error)
 
     def _follow(self, now: float, *, stale: bool = False) -> None:
         """Renew at once where that declares a newer version, reads one hinted at, or repairs a stale renewal."""
         undeclared = self._row is not None and self._row.seen < self._table.version
-        hinted = self._hinted > self._table.version
+        # a table in which there has been one change alone is another one, and some newcomer has begun it
+        hinted = self._hinted > self._table.version or self._hinted == FIRST_VERSION < self._table.version
         if self._renewing is None and (undeclared or hinted or stale) and self._stale_renewals < STALE_RENEWALS_MAX:
             self._stale_renewals += stale
             self._hinted = 0  # one look per hint, whatever it said
@@ -394,15 +409,16 @@ class LeaseCore:
         """The table of this id is no more, and what it still says counts for nothing; True if my row goes into the new.
 
         While it held the right, it was not dead in the table that is no more: the lease stands as it is, and its row
-        comes back with all the others that it knows. A silo without the right may have been replaced.
+        comes back with all the others that it knows. A silo without the right may have been replaced. It comes back
+        likewise, since whoever knows that it is dead says so; but who took over its grains and who knew of its death
+        need not be the same, so it starts nothing before the directory has judged by what all the others claim.
         """
         self._lost.add(table_id)
         if self._row is None or self._table.id != table_id or self._rejoining or self.phase is not Phase.MEMBER:
             return False
-        if now >= self.deadline:
-            self._resign(Phase.DEAD, "the table was lost while it did not hold the right to start turns")
-            return False
         self._rejoining = True
+        if now >= self.deadline:
+            self.is_withheld = True
         return True
 
     def _adopt(self, table: Table, sent_at: float, now: float, *, rejoined: bool) -> None:
@@ -462,6 +478,8 @@ class LeaseCore:
     def _hold(self) -> None:
         """Publish until when turns may start; earlier than before where a newer view has other members."""
         deadline, leased_until = self.evidence.deadline(self._others), self.evidence.leased_until
+        if self.is_withheld:
+            deadline = leased_until = -math.inf
         if (deadline, leased_until) != (self.deadline, self._leased_until):
             self.deadline, self._leased_until = deadline, leased_until
             self._orders.append(HoldRight(deadline, leased_until))

@@ -43,6 +43,13 @@ class GoodbyeAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The directory has confirmed what this silo serves, by the claims of all members of the table of this run."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """The time that `wake_at` named has come; early and late ticks do no harm."""
 
@@ -93,6 +100,7 @@ Event = (
     | CordonAsked
     | ReadAsked
     | GoodbyeAsked
+    | Confirmed
     | Ticked
     | Hinted
     | ProcessEnded

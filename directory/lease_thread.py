@@ -31,6 +31,7 @@ from silo.directory.lease_events import (
     AdoptView,
     AdvanceAsked,
     AskTable,
+    Confirmed,
     CordonAsked,
     Event,
     GoodbyeAsked,
@@ -140,6 +141,10 @@ class ThreadedMembership:
 
     async def refresh(self) -> View:
         return await self._ask(ReadAsked)
+
+    def confirm(self, view: View) -> None:
+        if self._thread is not None and not self._closed:
+            self._thread.post(Confirmed(view.table.run))
 
     async def goodbye(self) -> None:
         await self._ask(GoodbyeAsked)

@@ -13,6 +13,7 @@ from silo.directory.lease_events import (
     AdvanceAsked,
     Answered,
     AskTable,
+    Confirmed,
     CordonAsked,
     Event,
     Failed,
@@ -117,6 +118,9 @@ class LoopMembership:
 
     async def refresh(self) -> View:
         return await self._ask(ReadAsked)
+
+    def confirm(self, view: View) -> None:
+        self._on(Confirmed(view.table.run))
 
     async def goodbye(self) -> None:
         await self._ask(GoodbyeAsked)

@@ -170,7 +170,10 @@ class Join(msgspec.Struct, frozen=True):
 
 
 class Renew(msgspec.Struct, frozen=True):
-    """Extend the lease: `prev` must be the row's seq, so that only a silo that hears answers can renew."""
+    """Extend the lease: `prev` must be the row's seq, so that only a silo that hears answers can renew.
+
+    A table that is older than what the silo has seen of it has come back as it was earlier: it is lost.
+    """
 
     silo: SiloAddress
     seen: int
@@ -182,7 +185,8 @@ class Renew(msgspec.Struct, frozen=True):
 class Rejoin(msgspec.Struct, frozen=True):
     """Add the own row to a table that knows nothing of the one before, and bring all that this one said.
 
-    Who was dead stays dead; who was alive is brought as having declared nothing. It needs nobody's assent.
+    Where the known table stands itself, as it was earlier, another one begins with its rows. Who was dead stays dead;
+    who was alive is brought as having declared nothing. It needs nobody's assent.
     """
 
     silo: SiloAddress
@@ -321,6 +325,13 @@ class Membership(Protocol):
 
     async def refresh(self) -> View:
         """A view read from the store by a request that was sent after this call; raises MembershipUnavailable."""
+        ...
+
+    def confirm(self, view: View) -> None:
+        """The directory has confirmed what this silo serves, now that all members of this view have been heard.
+
+        A right that is withheld since the table was lost is given again, if the view is of the table that is now.
+        """
         ...
 
     async def goodbye(self) -> None:

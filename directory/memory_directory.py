@@ -7,14 +7,15 @@ faults can be given to each silo's way to the directory apart.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from silo.directory.addresses import EPOCH_MAX, Entry, GrainId, SiloAddress
-from silo.directory.contract import Registration
+from silo.directory.contract import STRAYS_MAX, Claim, Inquiry, Registration, Standing
 from silo.directory.directory_scripts import DIRECTORY_BUCKETS, RUN_JUMP, bucket_of, check_registration, epoch_before
-from silo.directory.errors import DirectoryUnavailable
+from silo.directory.errors import DirectoryLifeOver, DirectoryUnavailable
 
-DirectoryCall = Literal["lookup", "register", "unregister", "entries"]
+DirectoryCall = Literal["lookup", "register", "unregister", "claim", "inquire", "entries"]
 Hook = Callable[[DirectoryCall], Awaitable[None]]
 """Awaited before a call is carried out, or after it but before it is answered. It may wait, and it may raise
 DirectoryUnavailable: before, and nothing has changed; after, and the answer is lost."""
@@ -22,25 +23,40 @@ DirectoryUnavailable: before, and nothing has changed; after, and the answer is 
 PAGE_ENTRIES: Final = 250
 
 
+@dataclass(slots=True)
+class _Head:
+    """What a bucket holds beside its rows."""
+
+    counter: int = 0
+    life: str = ""
+    is_settled: bool = False
+    said: set[SiloAddress] = field(default_factory=set[SiloAddress])
+    """Who has said in this life what it knows."""
+
+
 class DirectoryRows:
-    """The rows and the epoch counters: what Redis holds for the other implementation."""
+    """The rows, the epoch counters and the lives: what Redis holds for the other implementation."""
 
     def __init__(self) -> None:
         self._rows: dict[GrainId, Entry] = {}
-        self._counters = [0] * DIRECTORY_BUCKETS
+        self._heads = [_Head() for _ in range(DIRECTORY_BUCKETS)]
 
     def look_up(self, grain: GrainId) -> Entry | None:
         return self._rows.get(grain)
 
     def register(self, asked: Registration) -> Entry | None:
+        """Carry out one compare-and-set; raises DirectoryLifeOver."""
+        bucket = bucket_of(str(asked.grain))
+        head = self._heads[bucket]
+        if asked.life not in ("", head.life):
+            raise DirectoryLifeOver([bucket])
         row = self._rows.get(asked.grain)
         if row != asked.expected:
             return row
-        bucket = bucket_of(str(asked.grain))
-        epoch = max(self._counters[bucket], epoch_before(asked)) + 1
+        epoch = max(head.counter, epoch_before(asked)) + 1
         if epoch >= EPOCH_MAX:
             raise DirectoryUnavailable(f"the epochs of bucket {bucket} are used up")
-        self._counters[bucket] = epoch
+        head.counter = epoch
         self._rows[asked.grain] = row = Entry(asked.grain, asked.silo, asked.activation, epoch)
         return row
 
@@ -50,12 +66,68 @@ class DirectoryRows:
         del self._rows[entry.grain]
         return True
 
+    def claim(self, claim: Claim) -> Standing:
+        head = self._heads[claim.bucket]
+        if claim.life not in ("", head.life):
+            return Standing(head.life, head.is_settled)
+        if not head.life or claim.over == head.life:
+            self._begin_life(head, claim)
+        head.counter = max(head.counter, claim.floor)
+        rows, news = self._rows, False
+        for entry in claim.entries:
+            row = rows.get(entry.grain)
+            if row is None or row.epoch < entry.epoch:
+                rows[entry.grain] = entry
+                head.counter = max(head.counter, entry.epoch)
+                news = True
+        if news and head.is_settled and claim.silo not in head.said:
+            self._begin_life(head, claim)  # it was settled without this silo: what the others know is in doubt
+        if claim.whole:
+            head.said.add(claim.silo)
+        strays = self._strays(claim) if claim.sweeps else ()
+        return Standing(head.life, head.is_settled, tuple(rows.get(entry.grain) for entry in claim.entries), strays)
+
+    def _strays(self, claim: Claim) -> tuple[Entry, ...]:
+        of_bucket = (row for row in self._rows.values() if bucket_of(str(row.grain)) == claim.bucket)
+        strays = [row for row in of_bucket if row.silo == claim.silo and row not in claim.entries]
+        return tuple(strays[:STRAYS_MAX])
+
+    @staticmethod
+    def _begin_life(head: _Head, claim: Claim) -> None:
+        head.life, head.is_settled = claim.new_life, False
+        head.said.clear()
+
+    def inquire(self, inquiry: Inquiry) -> Standing:
+        head = self._heads[inquiry.bucket]
+        if inquiry.members and head.life and inquiry.life == head.life and head.said.issuperset(inquiry.members):
+            head.is_settled = True
+        return Standing(head.life, head.is_settled)
+
     def all(self) -> list[Entry]:
         return list(self._rows.values())
 
     def restart(self) -> None:
-        """What a new run id of Redis does: every counter jumps, since increments may have been lost before it."""
-        self._counters = [counter + RUN_JUMP for counter in self._counters]
+        """What a new run id of Redis does: counters jump, since increments may have been lost, and lives are over."""
+        for head in self._heads:
+            head.counter += RUN_JUMP if head.counter else 0
+            head.life, head.is_settled = "", False
+
+    def lose(self) -> None:
+        """Forget everything, as a store does that was flushed or came back empty."""
+        self._rows.clear()
+        self._heads = [_Head() for _ in range(DIRECTORY_BUCKETS)]
+
+    def copy(self) -> DirectoryRows:
+        """All of it as it is now: for `set_back`."""
+        kept = DirectoryRows()
+        kept._rows = dict(self._rows)
+        kept._heads = [replace(head, said=set(head.said)) for head in self._heads]
+        return kept
+
+    def set_back(self, kept: DirectoryRows) -> None:
+        """Be again as it was, as a store that was given an earlier copy of its data."""
+        again = kept.copy()
+        self._rows, self._heads = again._rows, again._heads
 
 
 class MemoryDirectory:
@@ -89,9 +161,29 @@ class MemoryDirectory:
         for wanted in registrations:
             check_registration(wanted)
         await self._run(self._before, "register")
-        answers = [self.rows.register(wanted) for wanted in registrations]
+        answers: list[Entry | None] = []
+        over: set[int] = set()
+        for wanted in registrations:
+            try:
+                answers.append(self.rows.register(wanted))
+            except DirectoryLifeOver as error:
+                over |= error.buckets
         await self._run(self._after, "register")
+        if over:
+            raise DirectoryLifeOver(over)
         return answers
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Standing]:
+        await self._run(self._before, "claim")
+        standings = [self.rows.claim(claim) for claim in claims]
+        await self._run(self._after, "claim")
+        return standings
+
+    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing]:
+        await self._run(self._before, "inquire")
+        standings = [self.rows.inquire(inquiry) for inquiry in inquiries]
+        await self._run(self._after, "inquire")
+        return standings
 
     async def unregister(self, entries: Sequence[Entry]) -> list[bool]:
         await self._run(self._before, "unregister")

@@ -81,6 +81,16 @@ class MemoryMembershipTable:
         self._rows.clear()
         self._id, self._version = "", 0
 
+    def copy(self) -> MemoryMembershipTable:
+        """All of it as it is now: for `set_back`."""
+        kept = MemoryMembershipTable()
+        kept._id, kept._version, kept._rows = self._id, self._version, dict(self._rows)
+        return kept
+
+    def set_back(self, kept: MemoryMembershipTable) -> None:
+        """Be again as it was, as a store that was given an earlier copy of its data."""
+        self._id, self._version, self._rows = kept._id, kept._version, dict(kept._rows)
+
     def fail_over(self, rows_before: Table | None = None) -> None:
         """A new run of the store, which has lost the renewals since an older table, but no change of the view."""
         self._run = f"memory-{next(self._runs)}"
@@ -94,7 +104,9 @@ class MemoryMembershipTable:
         version = self._version
         if self._run_seen != self._run:
             self._run_seen = self._run
-            self._version += RUN_LEAP if self._version else 0
+            if self._version:
+                self._version += RUN_LEAP
+                self._begin_again()
         status = self._change(request)
         if self._version and not self._id:
             self._id = f"table-{next(self._ids)}"
@@ -117,7 +129,7 @@ class MemoryMembershipTable:
                 row = self._rows.get(silo)
                 if row is not None and row.status is SiloStatus.DEAD:
                     return TableStatus.DEAD
-                if table not in ("", self._id):
+                if table not in ("", self._id) or seen > self._version or (row is not None and row.seq < prev):
                     return TableStatus.LOST
                 if row is None:
                     return TableStatus.DEAD
@@ -128,9 +140,11 @@ class MemoryMembershipTable:
                 row = self._rows.get(silo)
                 if row is not None and row.status is SiloStatus.DEAD:
                     return TableStatus.DEAD
-                if row is not None and row.seq > 0:
+                if row is not None and row.seq > 0 and self._id != known.id:
                     return TableStatus.STALE
                 self._version = max(self._version, known.version) + 1
+                if self._id == known.id:
+                    self._begin_again()  # it has come back as it was earlier
                 for brought in known.rows:
                     self._bring(brought)
                 self._rows[silo] = SiloRow(silo, info, status, seq=1, seen=0, joined=self._version, cordoned=cordoned)
@@ -167,6 +181,13 @@ class MemoryMembershipTable:
             case Read():
                 pass
         return TableStatus.OK
+
+    def _begin_again(self) -> None:
+        """Another table begins with the rows of this one, as if somebody had brought them."""
+        self._id = f"table-{next(self._ids)}"
+        for silo, row in self._rows.items():
+            if row.status is not SiloStatus.DEAD:
+                self._rows[silo] = msgspec.structs.replace(row, seq=0, seen=0, joined=self._version)
 
     def _bring(self, brought: SiloRow) -> None:
         """Merge a row of a table that was lost."""

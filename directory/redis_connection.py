@@ -285,10 +285,20 @@ async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]
     try:
         async for attempt in tries:
             with attempt:
-                return await cancellable(ask())
+                return await cancellable(_by_connection(ask()))
     except REDIS_ERRORS as error:
         raise DirectoryUnavailable(f"{what}: {type(error).__name__}: {error}") from error
     raise AssertionError("tenacity ended its tries with neither an answer nor an error")
+
+
+async def _by_connection(awaitable: Awaitable[_T]) -> _T:
+    """The awaitable, with uvloop's word for a connection that was closed under it put into redis-py's."""
+    try:
+        return await awaitable
+    except RuntimeError as error:
+        if "handler is closed" not in str(error):
+            raise
+        raise redis.exceptions.ConnectionError(str(error)) from error
 
 
 async def cancellable(awaitable: Awaitable[_T]) -> _T:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from redis.exceptions import NoScriptError, ResponseError
 
 from silo.directory.addresses import Entry, GrainId, SiloAddress
-from silo.directory.contract import Registration
+from silo.directory.contract import Claim, Inquiry, Registration, Standing
 from silo.directory.directory_scripts import (
+    CLAIM,
+    INQUIRE,
     PROBE,
     REGISTER,
     UNREGISTER,
@@ -28,10 +30,16 @@ from silo.directory.directory_scripts import (
     check_registration,
     epoch_before,
     pack_row,
+    row_owner,
     row_tail,
     unpack_row,
 )
-from silo.directory.errors import DirectoryRowUnreadable, DirectoryUnavailable, InvalidSettings
+from silo.directory.errors import (
+    DirectoryLifeOver,
+    DirectoryRowUnreadable,
+    DirectoryUnavailable,
+    InvalidSettings,
+)
 from silo.directory.redis_connection import RedisClient, RedisPipeline, asked, is_transient, open_redis, part_of
 
 GRAINS_PER_ROUND_MAX: Final = 2_000
@@ -41,6 +49,9 @@ ROUNDS_IN_FLIGHT_MAX: Final = 16
 PAGE_ENTRIES: Final = 250
 """Rows that Redis is asked to put into one page of `entries`; small buckets come whole, up to 512 rows."""
 VERSION_MIN: Final = (6, 2)
+
+
+_Group = TypeVar("_Group", bound=Hashable)
 
 
 @dataclass(slots=True, eq=False)
@@ -109,11 +120,11 @@ class RedisDirectory:
             return _Command(["HMGET", self._keys[bucket][0], *(texts[place] for place in places)], places)
 
         texts = [str(grain) for grain in grains]
-        return self._rows(grains, await self._ask("looking up grains", texts, command))
+        return self._rows(grains, await self._ask("looking up grains", list(map(bucket_of, texts)), command))
 
     async def register(self, registrations: Sequence[Registration]) -> list[Entry | None]:
-        def command(bucket: int, places: list[int]) -> _Command:
-            words: list[str | bytes | int] = [2, *self._keys[bucket]]
+        def command(bucket: int, life: str, places: list[int]) -> _Command:
+            words: list[str | bytes | int] = [2, *self._keys[bucket][:2], life]
             for place in places:
                 wanted = registrations[place]
                 words += (
@@ -127,8 +138,34 @@ class RedisDirectory:
         for wanted in registrations:
             check_registration(wanted)
         texts = [str(wanted.grain) for wanted in registrations]
-        commands = await self._ask("registering activations", texts, command)
-        return self._rows([wanted.grain for wanted in registrations], commands)
+        buckets = [(bucket_of(text), wanted.life) for text, wanted in zip(texts, registrations, strict=True)]
+        done = await self._ask("registering activations", buckets, lambda key, places: command(*key, places))
+        over = [buckets[command.places[0]][0] for command in done if isinstance(command.answer, int)]
+        if over:
+            raise DirectoryLifeOver(over)
+        return self._rows([wanted.grain for wanted in registrations], done)
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Standing]:
+        def command(place: int, _: list[int]) -> _Command:
+            asked = claims[place]
+            words: list[str | bytes | int] = [3, *self._keys[asked.bucket], str(asked.silo), asked.life, asked.over]
+            words += (asked.new_life, int(asked.whole), row_owner(asked.silo) if asked.sweeps else "")
+            words.append(asked.floor)
+            for entry in asked.entries:
+                words += (str(entry.grain), entry.epoch, pack_row(entry))
+            return _Command(words, [place], CLAIM)
+
+        done = await self._ask("claiming entries", range(len(claims)), command)
+        return [self._standing([entry.grain for entry in claims[each.places[0]].entries], each) for each in done]
+
+    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing]:
+        def command(place: int, _: list[int]) -> _Command:
+            asked = inquiries[place]
+            return _Command([3, *self._keys[asked.bucket], asked.life, *map(str, asked.members)], [place], INQUIRE)
+
+        return [
+            self._standing((), each) for each in await self._ask("asking for lives", range(len(inquiries)), command)
+        ]
 
     async def unregister(self, entries: Sequence[Entry]) -> list[bool]:
         def command(bucket: int, places: list[int]) -> _Command:
@@ -139,7 +176,7 @@ class RedisDirectory:
 
         texts = [str(entry.grain) for entry in entries]
         removed = [False] * len(entries)
-        for done in await self._ask("unregistering activations", texts, command):
+        for done in await self._ask("unregistering activations", list(map(bucket_of, texts)), command):
             for place, answer in zip(done.places, cast("list[int]", done.answer), strict=True):
                 # Absent after an answer was lost: it was this very command that removed it, or somebody who did the
                 # same.
@@ -154,7 +191,7 @@ class RedisDirectory:
             DirectoryRowUnreadable: after the last page, if there were rows that this release cannot read.
         """
         unreadable: dict[str, str] = {}
-        for key, _ in self._keys:
+        for key, _, _ in self._keys:
             cursor = -1
             while cursor != 0:
                 cursor, rows = await self._page(key, max(cursor, 0))
@@ -186,17 +223,17 @@ class RedisDirectory:
         return await asked(self._redis, f"reading rows of cluster {self._cluster!r}", scan)
 
     async def _ask(
-        self, what: str, texts: Sequence[str], command: Callable[[int, list[int]], _Command]
+        self, what: str, groups: Sequence[_Group], command: Callable[[_Group, list[int]], _Command]
     ) -> list[_Command]:
-        """Ask about the grains with these texts: a command for each bucket, a pipeline for each round."""
+        """Ask questions of which each belongs to a group: a command for each group, a pipeline for each round."""
         what = f"{what} of cluster {self._cluster!r}"
         done: list[_Command] = []
-        for start in range(0, len(texts), GRAINS_PER_ROUND_MAX):
-            places: defaultdict[int, list[int]] = defaultdict(list)
-            for place in range(start, min(start + GRAINS_PER_ROUND_MAX, len(texts))):
-                places[bucket_of(texts[place])].append(place)
-            commands = [command(bucket, of_bucket) for bucket, of_bucket in places.items()]
-            async with self._round_places[self._part_of(texts[start])]:
+        for start in range(0, len(groups), GRAINS_PER_ROUND_MAX):
+            places: defaultdict[_Group, list[int]] = defaultdict(list)
+            for place in range(start, min(start + GRAINS_PER_ROUND_MAX, len(groups))):
+                places[groups[place]].append(place)
+            commands = [command(group, of_group) for group, of_group in places.items()]
+            async with self._round_places[part_of(self._redis, str(commands[0].words[1]))]:
                 await asked(self._redis, what, lambda: self._send(commands))  # noqa: B023 - awaited within this pass
             done += commands
         return done
@@ -242,6 +279,15 @@ class RedisDirectory:
     async def _probe(self) -> tuple[str, str]:
         run, version = await self._redis.execute_command("EVAL", PROBE.text, 1, self._keys[0][1])
         return run.decode(), version.decode()
+
+    @classmethod
+    def _standing(cls, grains: Sequence[GrainId], command: _Command) -> Standing:
+        life, settled, *rows = cast("list[Any]", command.answer)
+        if len(rows) < len(grains):
+            return Standing(life.decode(), settled == 1)
+        shown = _Command((), range(len(grains)), answer=rows[: len(grains)])
+        strays = tuple(unpack_row(row) for row in rows[len(grains) :])
+        return Standing(life.decode(), settled == 1, tuple(cls._rows(grains, [shown])), strays)
 
     @staticmethod
     def _rows(grains: Sequence[GrainId], commands: Iterable[_Command]) -> list[Entry | None]:

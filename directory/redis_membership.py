@@ -75,8 +75,27 @@ if not run then return redis.error_reply('SILORUN INFO server, as seen by a scri
 local before = tonumber(redis.call('HGET', key, 'version') or '0')
 local version = before
 local run_seen = redis.call('HGET', key, 'run')
-if run_seen and run_seen ~= run then version = version + LEAP end
 local id = redis.call('HGET', key, 'table') or ''
+
+-- another table begins with the rows of this one, as if somebody had brought them
+local function begin_again()
+  id = new_id
+  local fields = redis.call('HGETALL', key)
+  for i = 1, #fields, 2 do
+    if fields[i] ~= 'version' and fields[i] ~= 'run' and fields[i] ~= 'table' then
+      local row = parse(fields[i], fields[i + 1])
+      if row and row.status ~= DEAD then
+        row.seq, row.seen, row.joined = 0, 0, version
+        store(row)
+      end
+    end
+  end
+end
+
+if run_seen and run_seen ~= run then
+  version = version + LEAP
+  begin_again()
+end
 
 local function bury(row)
   version = version + 1
@@ -97,7 +116,8 @@ elseif op == 'renew' then
   local row, table_id = load(silo), ARGV[7]
   if row and row.status == DEAD then
     status = 'dead'
-  elseif table_id ~= '' and table_id ~= id then
+  elseif (table_id ~= '' and table_id ~= id) or tonumber(ARGV[5]) > version
+      or (row and row.seq < tonumber(ARGV[6])) then
     status = 'lost'
   elseif not row then
     status = 'dead'
@@ -108,14 +128,15 @@ elseif op == 'renew' then
     store(row)
   end
 elseif op == 'rejoin' then
-  local row = load(silo)
+  local row, known_id = load(silo), ARGV[8]
   if row and row.status == DEAD then
     status = 'dead'
-  elseif row and row.seq > 0 then
+  elseif row and row.seq > 0 and id ~= known_id then
     status = 'stale'
   else
     version = math.max(version, tonumber(ARGV[7])) + 1
-    for i = 8, #ARGV, 2 do
+    if id == known_id then begin_again() end  -- it has come back as it was earlier
+    for i = 9, #ARGV, 2 do
       local brought, known = parse(ARGV[i], ARGV[i + 1]), load(ARGV[i])
       if not brought then error('unknown format of row ' .. ARGV[i]) end
       if not known then
@@ -306,7 +327,16 @@ def _arguments(request: TableRequest) -> list[str | bytes | int]:
             return ["renew", str(silo), new_id, seen, prev, table]
         case Rejoin(silo, info, status, known, cordoned):
             rows = [part for row in known.rows for part in (str(row.silo), _write_row(row))]
-            return ["rejoin", str(silo), new_id, int(status), _write_about(info, cordoned), known.version, *rows]
+            return [
+                "rejoin",
+                str(silo),
+                new_id,
+                int(status),
+                _write_about(info, cordoned),
+                known.version,
+                known.id,
+                *rows,
+            ]
         case Advance(silo, status):
             return ["advance", str(silo), new_id, int(status)]
         case Cordon(silo, info, cordoned, version):

@@ -14,9 +14,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+import msgspec
+
 from silo.directory.addresses import Entry, GrainId
 from silo.directory.contract import GrainDirectory, Registration
-from silo.directory.errors import Closed, DirectoryRowUnreadable, DirectoryUnavailable, Overloaded
+from silo.directory.directory_scripts import bucket_of
+from silo.directory.errors import (
+    Closed,
+    DirectoryLifeOver,
+    DirectoryRowUnreadable,
+    DirectoryUnavailable,
+    DirectoryUnsettled,
+    Overloaded,
+)
+from silo.directory.lives import Lives
 
 BATCH_GRAINS_MAX: Final = 500
 BATCHES_IN_FLIGHT_MAX: Final = 4
@@ -35,9 +46,13 @@ class Registrar:
 
     Errors are the directory's own; each caller of a batch that failed gets them. A caller that is cancelled after its
     batch went out does not know what became of its call: a registration may stand.
+
+    Args:
+        lives: what this silo knows of the lives of buckets; None where nothing is registered that others must not lose.
     """
 
-    def __init__(self, directory: GrainDirectory) -> None:
+    def __init__(self, directory: GrainDirectory, lives: Lives | None = None) -> None:
+        self._lives = lives
         self._lookups = _Parts(directory, directory.lookup, lambda grain: grain)
         self._registrations = _Parts(directory, directory.register, lambda wanted: wanted.grain)
         self._removals = _Parts(directory, directory.unregister, lambda entry: entry.grain)
@@ -51,8 +66,25 @@ class Registrar:
         return await ask.wait()
 
     async def register(self, registration: Registration) -> Entry | None:
-        """Carry out one compare-and-set; whoever holds the row now."""
-        return await self._registrations.add(registration).wait()
+        """Carry out one compare-and-set; whoever holds the row now.
+
+        Raises:
+            DirectoryUnsettled: not before every silo has said again what it serves; or the answer came too late.
+        """
+        lives = self._lives
+        if lives is None:
+            return await self._registrations.add(registration).wait()
+        with lives.registering(registration.grain) as (life, floor):
+            floor = max(registration.floor, floor)
+            asked = msgspec.structs.replace(registration, life=life, floor=floor)
+            try:
+                entry = await self._registrations.add(asked).wait()
+            except DirectoryUnsettled:
+                lives.doubt([bucket_of(str(registration.grain))])
+                raise
+        if entry is not None:
+            lives.saw(entry)
+        return entry
 
     async def unregister(self, entry: Entry) -> bool:
         """Remove exactly this row; whether it was there."""
@@ -201,6 +233,9 @@ class _Gatherer(Generic[_Question, _Answer]):
             except DirectoryRowUnreadable as error:
                 asks = self._fail_unreadable(asks, error)
                 answers = await self._call([ask.question for ask in asks]) if asks else []
+            except DirectoryLifeOver as error:
+                asks = self._fail_unsettled(asks, error)
+                answers = await self._call([ask.question for ask in asks]) if asks else []
             for ask, answer in zip(asks, answers, strict=True):
                 ask.answer(answer)
         except asyncio.CancelledError:
@@ -210,6 +245,19 @@ class _Gatherer(Generic[_Question, _Answer]):
         except Exception as error:
             for ask in asks:
                 ask.fail(error)
+
+    def _fail_unsettled(
+        self, asks: list[_Ask[_Question, _Answer]], error: DirectoryLifeOver
+    ) -> list[_Ask[_Question, _Answer]]:
+        """Fail the callers whose buckets have begun another life. The others, to be asked again."""
+        others: list[_Ask[_Question, _Answer]] = []
+        for ask in asks:
+            text = str(self._grain_of(ask.question))
+            if bucket_of(text) in error.buckets:
+                ask.fail(DirectoryUnsettled(f"the directory has lost rows: {text} cannot be registered now"))
+            else:
+                others.append(ask)
+        return others
 
     def _fail_unreadable(
         self, asks: list[_Ask[_Question, _Answer]], error: DirectoryRowUnreadable

@@ -18,6 +18,7 @@ from silo.chronicle import Chronicle
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.errors import Closed, HandshakeRefused, MembershipUnavailable, SiloError, SiloFenced
+from silo.directory.lives import Lives
 from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, TurnRight, View
 from silo.directory.registrar import Registrar
 from silo.gateway import Gateway
@@ -40,18 +41,20 @@ from silo.moving.parts import MIGRATE, MOVE_ANSWER_S, MoveLimits, MoveOrder, Mov
 from silo.persistence.contract import GrainStorage
 from silo.persistence.grain_states import StorageParts
 from silo.placement.decision import Placement
+from silo.reassertion import Reassertion
 from silo.reference import Reference, grain_id, reference_binder
 from silo.reporting import Reporter
 from silo.routing.book import CallBook
 from silo.routing.limits import VERDICT_GRACE_S, RoutingLimits
 from silo.routing.router import Router
+from silo.routing.seeking import Seeking
 from silo.routing.waking import Chance
 from silo.serialization.registry import TypeRegistry
 from silo.serialization.serializer import Serializer
 from silo.settings import SiloSettings, split_endpoint
 from silo.sweeper import Sweeper
 from silo.tasks import Tasks
-from silo.wire.frames import Cancel, Frame, GoAway, Load, Reply, Request
+from silo.wire.frames import Cancel, Frame, GoAway, Load, Reply, Request, Seek, SeekAnswer
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -68,6 +71,8 @@ LISTENER_GRACE_S = 0.5
 """How long streams that are still open may take to end."""
 CHANCE_BITS = 128
 """Of the seed of a silo's own source of chance: activation ids come from it, and no two silos may share it."""
+LIFE_BITS = 64
+"""Of chance in the name of a life of a bucket of the directory."""
 ETAG_BITS = 96
 """Of chance in the etag of a stored value: no two writes ever get the same."""
 MEET_TIMEOUT_S = 0.5
@@ -135,6 +140,7 @@ class Runtime:
             self._accepting.set_result(self.links)
             self._subscriptions.append(self.membership.subscribe(self._on_view))
             self._on_view(self.membership.view)
+            self._tasks.spawn(self.reassertion.run(), "say what is served here")
             await self._meet_the_others()
             await self.membership.advance(SiloStatus.ACTIVE)
             if self._management is not None:
@@ -215,7 +221,8 @@ class Runtime:
             rng=rng,
             view_version=lambda: self.membership.view.version,
         )
-        self.registrar = Registrar(self.directory)
+        self.lives = Lives()
+        self.registrar = Registrar(self.directory, self.lives)
         self.chronicle = Chronicle()
         self.cache = DirectoryCache()
         activation = settings.activation
@@ -249,6 +256,18 @@ class Runtime:
             CollectionLimits(activation.collect_after_s, activation.collect_every_s),
             intake,
             lambda: self.reporter.capacity_changed(),
+            self.lives,
+        )
+        self.seeking = Seeking(self.me, self.catalog, self.membership, self.links)
+        self.reassertion = Reassertion(
+            self.me,
+            directory=self.directory,
+            registrar=self.registrar,
+            lives=self.lives,
+            membership=self.membership,
+            catalog=self.catalog,
+            cache=self.cache,
+            new_life=lambda: f"{rng.getrandbits(LIFE_BITS):016x}",
         )
         moving = settings.migration
         self.moves = Moves(
@@ -310,6 +329,8 @@ class Runtime:
             book=self.book,
             rng=rng,
             loads=self.loads,
+            lives=self.lives,
+            seek=self.seeking.seek,
             telemetry=self._telemetry,
         )
         ids = call_ids(rng)
@@ -427,6 +448,7 @@ class Runtime:
             else:
                 self.links.to(row.silo)
         self.router.on_view(view)
+        self.reassertion.on_view(view)
         self.gateway.on_view(view)
         self.sweeper.on_view(view)
 
@@ -456,6 +478,8 @@ class Runtime:
                 self.loads.report(peer, frame)
             elif isinstance(frame, GoAway):
                 self.router.on_going(peer)
+            elif isinstance(frame, Seek | SeekAnswer):
+                self.seeking.on_frame(peer, frame)
             elif not self.moves.on_frame(peer, frame):
                 self.router.on_frame(peer, frame)
 

@@ -34,11 +34,14 @@ class Sweeper:
         self._membership = membership
         self._due: set[SiloAddress] = set()
         self._swept: set[SiloAddress] = set()
+        self._run = ""
         self._work = asyncio.Event()
 
     def on_view(self, view: View) -> None:
         """Note who has died."""
         dead = {row.silo for row in view.table.rows if row.status is SiloStatus.DEAD}
+        if view.table.run != self._run:  # rows that were removed may have come back with an earlier state of the store
+            self._run, self._swept = view.table.run, set()
         self._swept &= dead
         self._due = dead - self._swept
         if self._due:

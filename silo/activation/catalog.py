@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -19,12 +20,14 @@ from silo.directory.errors import (
     CallExpired,
     Closed,
     DirectoryUnavailable,
+    DirectoryUnsettled,
     GrainMoved,
     NotExecuted,
     SiloFenced,
     StorageUnavailable,
     StoredStateUnreadable,
 )
+from silo.directory.lives import Lives
 from silo.directory.registrar import Registrar
 from silo.grain_records import Fate
 from silo.instances import build_instance
@@ -79,6 +82,7 @@ class Catalog:
         limits: CollectionLimits,
         intake_limits: IntakeLimits,
         on_capacity: Callable[[], None],
+        lives: Lives,
     ) -> None:
         self.me = me
         self.kinds = kinds
@@ -87,11 +91,12 @@ class Catalog:
         self._cache = cache
         self._rng = rng
         self._limits = limits
+        self._lives = lives
         self._activations: dict[GrainId, Activation] = {}
         self.get = self._activations.get
         """The activation of a grain, or None: the look-up itself, since each call asks several times."""
-        self._frozen: dict[str, tuple[int, Callable[[Entry], None]]] = {}
-        """Those that moved on and may yet be given back, by activation id: the new epoch, and who is told of that."""
+        self._frozen: dict[str, tuple[Entry, Callable[[Entry], None]]] = {}
+        """Those that moved on and may yet be given back, by activation id: the new entry, and who is told of that."""
         self._taking_back: dict[GrainId, Activation] = {}
         """Those that a compare-and-set is out for, after the silos died that they had moved to."""
         self._damping = Damping()
@@ -250,17 +255,46 @@ class Catalog:
         Args:
             on_given_back: told of an entry that names this activation again, should one be found.
         """
-        self._frozen[activation.activation_id] = (entry.epoch, on_given_back)
+        self._frozen[activation.activation_id] = (entry, on_given_back)
         _give_hops_back(activation)
         return self.reroute_all(activation, entry)
 
     def is_given_back(self, entry: Entry) -> bool:
         """Whether the entry names an activation that is frozen here. If so, it is on its way back to life."""
-        moved_under, on_given_back = self._frozen.get(entry.activation, (0, None))
-        if on_given_back is None or entry.epoch <= moved_under:  # a row that was read before the move names it, too
+        moved_on = self._frozen.get(entry.activation)
+        if moved_on is None or entry.epoch <= moved_on[0].epoch:  # a row that was read before the move names it, too
             return False
-        on_given_back(entry)
+        moved_on[1](entry)
         return True
+
+    def entries(self) -> Iterator[Entry]:
+        """The entries of all that is served from here, and of what has moved on and may yet be given back."""
+        for activation in self:
+            if activation.entry is not None:
+                yield activation.entry
+        for entry, _ in tuple(self._frozen.values()):
+            yield entry
+
+    def entry_of(self, grain: GrainId) -> Entry | None:
+        """The entry by which the grain is served here, or by which it has moved on; None if neither is known."""
+        activation = self._activations.get(grain)
+        if activation is not None:
+            return activation.entry
+        return next((entry for entry, _ in self._frozen.values() if entry.grain == grain), None)
+
+    def is_served(self, entry: Entry) -> bool:
+        """Whether this entry is still true, as far as is known here."""
+        activation = self._activations.get(entry.grain)
+        return (activation is not None and activation.entry == entry) or entry.silo != self.me
+
+    def outdone(self, entry: Entry, by: Entry) -> None:
+        """Another row stands, and keeps standing: whoever went by this one yields."""
+        if self.is_given_back(by):
+            return
+        activation = self._activations.get(entry.grain)
+        if activation is not None and activation.entry == entry:
+            log.warning("activation.outdone", grain=str(entry.grain), entry=str(entry), by=str(by))
+            self.reroute_all(activation, by)
 
     def take_back(self, activation: Activation) -> None:
         """Its move is being taken back by compare-and-set: until it is decided, the grain does not begin anew here."""
@@ -323,7 +357,7 @@ class Catalog:
 
     async def _register_and_open(self, activation: Activation, expected: Entry | None) -> None:
         await self.premises.right.held()
-        entry = await self._take_entry(activation, expected)
+        entry = await self._take_settled_entry(activation, expected)
         if entry is None or entry.activation != activation.activation_id:
             if entry is not None:
                 self._cache.learn(entry)
@@ -352,7 +386,7 @@ class Catalog:
                     if claimed is None:
                         return True
                     # Either another activation holds the grain by now, or the directory has lost its epochs. It judges.
-                    entry = await self._take_entry(activation, activation.entry, claimed.epoch)
+                    entry = await self._take_settled_entry(activation, activation.entry, claimed.epoch)
                     if entry is None or entry.activation != activation.activation_id:
                         if entry is not None:
                             self._cache.learn(entry)
@@ -363,6 +397,16 @@ class Catalog:
             raise activation_failed(activation.id, error) from error
         self.reroute_all(activation)
         return False
+
+    async def _take_settled_entry(
+        self, activation: Activation, expected: Entry | None, known_epoch: int = 0
+    ) -> Entry | None:
+        """As `_take_entry`; where the directory has lost rows, once all silos have said again what they serve."""
+        while self._activations.get(activation.id) is activation:
+            await self._lives.settled(activation.id)
+            with contextlib.suppress(DirectoryUnsettled):
+                return await self._take_entry(activation, expected, known_epoch)
+        return None
 
     async def _take_entry(self, activation: Activation, expected: Entry | None, known_epoch: int = 0) -> Entry | None:
         """Register the activation; answers with whoever holds the entry, or None if the row would not stand still.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import assert_never
 
 import msgspec
@@ -18,12 +18,14 @@ from silo.chronicle import Chronicle
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.errors import (
     DirectoryUnavailable,
+    DirectoryUnsettled,
     GrainUnplaceable,
     MembershipUnavailable,
     NotExecuted,
     Overloaded,
     SiloError,
 )
+from silo.directory.lives import Lives
 from silo.directory.membership import Membership, SiloStatus
 from silo.directory.registrar import Registrar
 from silo.grain_records import Fate, SearchReport
@@ -128,6 +130,8 @@ class Resolver:
     Args:
         chronicle: is told of grains that could not be found or placed, and of what became of them.
         is_going: whether a silo has said that it will leave.
+        lives: whether the directory is whole.
+        seek: asks the members who serves a grain.
         depart: sends a call to where its grain was found to be.
     """
 
@@ -144,6 +148,8 @@ class Resolver:
         limits: RoutingLimits,
         rng: random.Random,
         is_going: Callable[[SiloAddress], bool],
+        lives: Lives,
+        seek: Callable[[GrainId], Awaitable[Entry | None]],
         learn: Callable[[Entry], object],
         depart: Callable[[Call, Destination], None],
     ) -> None:
@@ -157,6 +163,8 @@ class Resolver:
         self._limits = limits
         self._rng = rng
         self._is_going = is_going
+        self._lives = lives
+        self._seek = seek
         self._learn = learn
         self._depart = depart
         self._sought: dict[GrainId, Sought] = {}
@@ -350,25 +358,44 @@ class Resolver:
             DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable: not now; try again.
         """
         grain = sought.grain
-        entry = await self._registrar.lookup(grain)
+        try:
+            entry = await self._registrar.lookup(grain)
+        except DirectoryUnavailable:
+            entry = await self._seek(grain)
+            if entry is None:
+                raise
         if self._catalog.get(grain) is not None:
             return Destination(place_on=self._me)
-        if entry is None:
-            return self._placed(grain, call, None)
-        if self._catalog.is_given_back(entry):
-            raise GrainUnplaceable(f"{grain} is on its way back to {self._me}, where its move began")
-        if entry.silo != self._me:
-            view = self._membership.view
-            if not view.is_alive(entry.silo):
-                # read after the entry: a silo that this view does not know is dead and forgotten
-                view = await self._membership.refresh()
-            if view.is_alive(entry.silo):
-                if self._is_going(entry.silo):
-                    raise GrainUnplaceable(f"{entry.silo}, which serves {grain}, is leaving")
-                self._learn(entry)
-                return Destination(entry)
+        found = await self._found(grain, entry) if entry is not None else None
+        if found is None and not self._lives.is_settled(grain):
+            served = await self._seek(grain)  # a row that is missing, or is of before, says nothing now
+            found = await self._found(grain, served) if served is not None else None
+            if found is None:
+                raise DirectoryUnsettled(
+                    f"the directory has lost rows; nobody has said yet that {grain} is served there"
+                )
+        if found is not None:
+            return found
+        if entry is not None and entry.silo != self._me:
             sought.lost = entry
         return self._placed(grain, call, entry)
+
+    async def _found(self, grain: GrainId, entry: Entry) -> Destination | None:
+        """Where the grain is by this entry; None if its silo is dead, or is this one and has nothing of it."""
+        if self._catalog.is_given_back(entry):
+            raise GrainUnplaceable(f"{grain} is on its way back to {self._me}, where its move began")
+        if entry.silo == self._me:
+            return None
+        view = self._membership.view
+        if not view.is_alive(entry.silo):
+            # read after the entry: a silo that this view does not know is dead and forgotten
+            view = await self._membership.refresh()
+        if not view.is_alive(entry.silo):
+            return None
+        if self._is_going(entry.silo):
+            raise GrainUnplaceable(f"{entry.silo}, which serves {grain}, is leaving")
+        self._learn(entry)
+        return Destination(entry)
 
     def _placed(self, grain: GrainId, call: Call, expected: Entry | None) -> Destination:
         if self._catalog.is_taking_back(grain):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, cast
 
 from silo.activation.activation import Activation
@@ -20,6 +20,7 @@ from silo.directory.errors import (
     SiloError,
     TooManyHops,
 )
+from silo.directory.lives import Lives
 from silo.directory.membership import Membership, View
 from silo.directory.registrar import Registrar
 from silo.grain_records import SearchReport
@@ -106,6 +107,8 @@ class Router:
         book: CallBook,
         rng: random.Random,
         loads: LoadBook,
+        lives: Lives,
+        seek: Callable[[GrainId], Awaitable[Entry | None]],
         telemetry: Telemetry | None = None,
     ) -> None:
         self.me = me
@@ -154,11 +157,14 @@ class Router:
             limits=limits,
             rng=rng,
             is_going=self.is_going,
+            lives=lives,
+            seek=seek,
             learn=cache.learn,
             depart=self._depart,
         )
         self.is_resolving = self._resolver.is_resolving
         """Whether calls wait until a grain is found or placed."""
+        lives.on_settled = lambda: self._resolver.on_chance(Chance.DIRECTORY_SETTLED)
         book.attach(self.route, self._recall)
 
     async def close(self) -> None:

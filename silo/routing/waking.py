@@ -24,6 +24,7 @@ class Chance(enum.StrEnum):
     MEMBERS_CHANGED = "the members have changed"
     UNCORDONED = "a silo takes new placements again"
     FREED = "a silo has room again"
+    DIRECTORY_SETTLED = "the directory is whole again"
 
 
 # --------------------------------------------------------------------------------------------------------------- states

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import TypeVar
 
 from silo.directory.addresses import Entry, GrainId, SiloAddress
-from silo.directory.contract import GrainDirectory, Registration
+from silo.directory.contract import Claim, GrainDirectory, Inquiry, Registration, Standing
 from silo.telemetry.instruments import Instruments
 
 Question = TypeVar("Question")
@@ -50,6 +50,12 @@ class ObservedDirectory:
             entries,
             lambda removed: ("ok" if each else "stale" for each in removed),
         )
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Standing]:
+        return await self._observe("claim", self._directory.claim, claims, lambda answers: ("ok" for _ in answers))
+
+    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing]:
+        return await self._directory.inquire(inquiries)
 
     def entries(self, silo: SiloAddress | None = None) -> AsyncIterator[list[Entry]]:
         return self._directory.entries(silo)

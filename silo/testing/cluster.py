@@ -230,6 +230,21 @@ class Cluster(Members):
         self._begin(STORE)
         self.store.fails, self.store.loses_answers = loses_requests, loses_answers
 
+    def redis_wiped(self) -> None:
+        """Redis forgets, in one moment, all that the silos keep there, as with FLUSHALL; what grains stored stays."""
+        self._happened(f"{STORE} wiped")
+        self.world.lose()
+
+    def redis_kept(self) -> Callable[[], None]:
+        """Copy what silos keep in Redis. What is returned has Redis start again with that, as with an older dump."""
+        restore = self.world.keep()
+
+        def set_back() -> None:
+            self._happened(f"{STORE} set back")
+            restore()
+
+        return set_back
+
     # ---------------------------------------------------------------------------------------------------------- grains
 
     async def migrate(

@@ -159,6 +159,8 @@ class Members(Looking):
         process.leaving = True
         await process.node.run(process.silo.drain_and_stop(), name=f"drain {process.name}")
         self._drop(process)
+        if self.is_disturbed:  # what it could not move went with it, and a table that was lost never shows its goodbye
+            self._tell_lost(str(process.silo.address), "left while a fault was near")
 
     def kill_silo(self, process: SimulatedSilo) -> None:
         """SIGKILL."""

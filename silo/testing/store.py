@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 from silo.directory.addresses import Entry, GrainId, SiloAddress
-from silo.directory.contract import Registration
+from silo.directory.contract import Claim, Inquiry, Registration, Standing
 from silo.directory.errors import (
+    DirectoryLifeOver,
     DirectoryUnavailable,
     MembershipUnavailable,
     StorageOutcomeUnknown,
@@ -144,16 +145,29 @@ class DistantDirectory:
         return await self._ask(lambda: [self._rows.look_up(grain) for grain in grains])
 
     async def register(self, registrations: Sequence[Registration]) -> list[Entry | None]:
-        return await self._ask(lambda: [self._register(registration) for registration in registrations])
+        answers = await self._ask(lambda: [self._register(registration) for registration in registrations])
+        over = [answer for answer in answers if isinstance(answer, DirectoryLifeOver)]
+        if over:
+            raise DirectoryLifeOver(bucket for error in over for bucket in error.buckets)
+        return [answer for answer in answers if not isinstance(answer, DirectoryLifeOver)]
 
-    def _register(self, registration: Registration) -> Entry | None:
-        entry = self._rows.register(registration)
+    def _register(self, registration: Registration) -> Entry | DirectoryLifeOver | None:
+        try:
+            entry = self._rows.register(registration)
+        except DirectoryLifeOver as error:
+            return error
         if self._store.on_registered is not None:
             self._store.on_registered(registration, entry)
         return entry
 
     async def unregister(self, entries: Sequence[Entry]) -> list[bool]:
         return await self._ask(lambda: [self._rows.unregister(entry) for entry in entries])
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Standing]:
+        return await self._ask(lambda: [self._rows.claim(claim) for claim in claims])
+
+    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing]:
+        return await self._ask(lambda: [self._rows.inquire(inquiry) for inquiry in inquiries])
 
     async def entries(self, silo: SiloAddress | None = None) -> AsyncIterator[list[Entry]]:
         rows = await self._ask(lambda: [entry for entry in self._rows.all() if silo is None or entry.silo == silo])

@@ -68,6 +68,23 @@ class World:
             stopwatch=lambda: asyncio.get_running_loop().time(),
         )
 
+    def lose(self) -> None:
+        """The store forgets what silos keep there, though not what grains have stored."""
+        self.rows.lose()
+        self.table.lose()
+
+    def keep(self) -> Callable[[], None]:
+        """What starts the store again with what silos keep there now."""
+        rows, table = self.rows.copy(), self.table.copy()
+
+        def set_back() -> None:
+            self.rows.set_back(rows)
+            self.rows.restart()
+            self.table.set_back(table)
+            self.table.fail_over()
+
+        return set_back
+
     def draw_rng(self) -> random.Random:
         """A source of chance of its own, drawn from the seed's."""
         return random.Random(self.rng.random())

@@ -260,6 +260,19 @@ class Orders(msgspec.Struct, array_like=True, tag=18):
     leg: int = 0
 
 
+class Seek(msgspec.Struct, array_like=True, tag=19):
+    """To every member, while the directory cannot be asked or has lost rows: do you serve this grain?"""
+
+    grain: GrainId
+
+
+class SeekAnswer(msgspec.Struct, array_like=True, tag=20):
+    """The entry by which the sender serves the grain, or to where it has moved from there; None if neither."""
+
+    grain: GrainId
+    entry: Entry | None = None
+
+
 Frame = (
     Request
     | Reply
@@ -279,6 +292,8 @@ Frame = (
     | GoAway
     | Chunk
     | Orders
+    | Seek
+    | SeekAnswer
 )
 
 

@@ -84,6 +84,8 @@ class ChaosCluster:
         self.witness = FileWitness(self.file)
         (folder / "redis").mkdir()
         self.redis = EmbeddedServer(directory=folder / "redis", appendonly=True)
+        self.redis_files = folder / "redis" / "appendonlydir"
+        """Where the server keeps its data."""
         self.network = Network()
         self.violations: list[Violation] = []
         self.starts_failed = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections import Counter as Tally
@@ -119,24 +120,30 @@ class Nemesis:
                 await asyncio.to_thread(server.restart)
             case Act.REDIS_RESTART:
                 await asyncio.to_thread(server.restart)
+            case Act.WIPE:
+                self._cluster.members.forgetful = True
+                redis = operator(server.url)
+                try:
+                    await redis.flushall()
+                finally:
+                    await redis.aclose()
             case _:
                 self._cluster.members.forgetful = True
-                await self._forget(beat)
+                await self._roll_back(beat.lasts_s)
 
-    async def _forget(self, beat: Beat) -> None:
-        redis = operator(self._cluster.redis.url)
-        try:
-            keys: list[bytes] = await redis.keys("*") if beat.act is Act.ROLL_BACK else []
-            kept: dict[bytes, bytes | None] = {key: await redis.dump(key) for key in keys}
-            await asyncio.sleep(beat.lasts_s)
-            async with redis.pipeline(transaction=True) as change:
-                change.flushall()
-                for key, value in kept.items():
-                    if value is not None:
-                        change.restore(key, 0, value)
-                await change.execute()
-        finally:
-            await redis.aclose()
+    async def _roll_back(self, after_s: float) -> None:
+        """Start the server again with the files that it had a while ago, as from a backup."""
+        server, files, kept = (
+            self._cluster.redis,
+            self._cluster.redis_files,
+            self._cluster.redis_files.with_name("kept"),
+        )
+        await asyncio.to_thread(shutil.copytree, files, kept)
+        await asyncio.sleep(after_s)
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(shutil.rmtree, files)
+        kept.rename(files)
+        await asyncio.to_thread(server.restart)
 
     async def _to_links(self, beat: Beat) -> None:
         network = self._cluster.network

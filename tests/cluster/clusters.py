@@ -50,7 +50,7 @@ class MemoryStand:
         self.storage_calls: list[str] = []
         """What the storage was asked, in order."""
         self.directory_calls: list[str] = []
-        """What the directory was asked, in order."""
+        """What the directory was asked of grains, in order; not the claims of silos, which are of whole buckets."""
         self.without_table: set[str] = set()
         """The names of silos that cannot reach the membership table; others renew for them, and acknowledge them."""
         self.unheard: set[str] = set()
@@ -102,7 +102,8 @@ class MemoryStand:
 
     async def asked(self, _name: str, call: str) -> None:
         """A silo of this name asks the directory."""
-        self.directory_calls.append(call)
+        if call not in ("claim", "inquire"):
+            self.directory_calls.append(call)
         await asyncio.sleep(DIRECTORY_DELAY_S)
 
     async def storage_asked(self, call: str) -> None:

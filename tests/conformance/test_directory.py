@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from silo.directory.addresses import EPOCH_MAX, Entry, GrainId, SiloAddress
-from silo.directory.contract import GrainDirectory, Registration
-from silo.directory.errors import InvalidIdentity
+from silo.directory.contract import Claim, GrainDirectory, Inquiry, Registration, Standing
+from silo.directory.directory_scripts import bucket_keys, bucket_of
+from silo.directory.errors import DirectoryLifeOver, InvalidIdentity
 from silo.directory.memory_directory import MemoryDirectory
 from silo.directory.redis_directory import RedisDirectory
 
@@ -256,3 +258,134 @@ async def test_memory_and_redis_answer_alike(redis_url: str, history: list[Step]
         assert await rows(directory) == await rows(twin)
     finally:
         await directory.close()
+
+
+# ---- lives: what was lost is claimed again
+
+
+BUCKET = bucket_of(str(ADA))
+
+
+def claim(*entries: Entry, silo: SiloAddress = ONE, new_life: str = "first", **options: Any) -> Claim:
+    return Claim(BUCKET, silo, entries, new_life=new_life, **options)
+
+
+async def claimed(directory: GrainDirectory, *entries: Entry, **options: Any) -> Standing:
+    (standing,) = await directory.claim([claim(*entries, **options)])
+    return standing
+
+
+async def inquired(directory: GrainDirectory, life: str = "", *members: SiloAddress) -> Standing:
+    (standing,) = await directory.inquire([Inquiry(BUCKET, life, members)])
+    return standing
+
+
+def ada(silo: SiloAddress, activation: str, epoch: int) -> Entry:
+    return Entry(ADA, silo, activation, epoch)
+
+
+async def test_R434_a_life_begins_with_a_claim_and_is_settled_once_all_members_have_claimed(
+    directory: GrainDirectory,
+) -> None:
+    assert await inquired(directory) == Standing("", False)
+    assert await claimed(directory) == Standing("first", False)
+    assert await claimed(directory, silo=TWO, whole=False, new_life="unused") == Standing("first", False)
+    assert await inquired(directory, "first", ONE, TWO) == Standing("first", False), "the second has more to say"
+    await claimed(directory, silo=TWO, new_life="unused")
+    assert await inquired(directory) == Standing("first", False), "nobody has said who lives"
+    assert await inquired(directory, "another", ONE, TWO) == Standing("first", False)
+    assert await inquired(directory, "first", ONE, TWO) == Standing("first", True)
+    assert await inquired(directory) == Standing("first", True)
+
+
+async def test_R434_a_registration_counts_in_the_life_that_it_names_and_in_no_other(directory: GrainDirectory) -> None:
+    await claimed(directory)
+    (entry,) = await directory.register([Registration(ADA, ONE, "a1", life="first")])
+    assert entry is not None
+    other = GrainId("room", "elsewhere")
+    assert bucket_of(str(other)) != BUCKET
+    with pytest.raises(DirectoryLifeOver) as over:
+        await directory.register([Registration(ADA, TWO, "a2", entry, life="before"), Registration(other, TWO, "b1")])
+    assert over.value.buckets == {BUCKET}
+    assert await directory.lookup([ADA]) == [entry]
+    assert (await directory.lookup([other]))[0] is not None, "all others were carried out"
+
+
+async def test_R434_a_claim_is_written_as_it_is_where_no_row_stands_or_one_of_a_lower_epoch(
+    directory: GrainDirectory,
+) -> None:
+    lower, mine, higher = ada(TWO, "a1", 6), ada(ONE, "a2", 7), ada(TWO, "a3", 8)
+    assert (await claimed(directory, lower, silo=TWO)).entries == (lower,)
+    assert (await claimed(directory, mine)).entries == (mine,)
+    assert (await claimed(directory, lower, silo=TWO)).entries == (mine,), "it has been replaced"
+    assert (await claimed(directory, ada(TWO, "b2", 7), silo=TWO)).entries == (mine,), "the first of two stands"
+    assert (await claimed(directory, higher, silo=TWO)).entries == (higher,)
+    (moved,) = await directory.register([Registration(ADA, ONE, "a4", expected=higher)])
+    assert moved is not None
+    assert moved.epoch == 9
+
+
+async def test_R434_epochs_go_on_above_those_that_the_claimants_know(directory: GrainDirectory) -> None:
+    await claimed(directory, floor=40)
+    assert (await registered(directory, ADA, ONE, "a1")).epoch == 41
+
+
+async def test_R434_a_life_that_is_said_to_be_over_ends_once(directory: GrainDirectory) -> None:
+    await claimed(directory)
+    assert await inquired(directory, "first", ONE) == Standing("first", True)
+    assert (await claimed(directory, over="first", new_life="second")).life == "second"
+    again = await claimed(directory, silo=TWO, over="first", new_life="third")
+    assert again == Standing("second", False), "it is over already"
+    assert (await inquired(directory, "second", TWO)).is_settled
+    assert not (await claimed(directory, life="first", whole=False, new_life="third")).entries
+
+
+async def test_R434_what_a_silo_brings_that_was_not_heard_puts_a_settled_life_in_doubt(
+    directory: GrainDirectory,
+) -> None:
+    await claimed(directory)
+    await inquired(directory, "first", ONE)
+    assert (await claimed(directory, silo=TWO, new_life="second")).is_settled, "it brings nothing"
+    late = SiloAddress("10.0.0.3:7000", 33)
+    standing = await claimed(directory, ada(late, "a1", 5), silo=late, new_life="second")
+    assert (standing.life, standing.is_settled) == ("second", False)
+
+
+async def test_R434_a_silo_that_sweeps_is_shown_its_rows_that_it_did_not_claim(directory: GrainDirectory) -> None:
+    left = ada(ONE, "a1", 3)
+    await claimed(directory, left)
+    assert (await claimed(directory)).strays == ()
+    assert (await claimed(directory, sweeps=True)).strays == (left,)
+    assert (await claimed(directory, left, sweeps=True)).strays == ()
+    assert (await claimed(directory, silo=TWO, sweeps=True)).strays == ()
+
+
+async def test_R434_a_wiped_bucket_has_no_life(directory: GrainDirectory, cluster_name: str) -> None:
+    await claimed(directory, ada(ONE, "a1", 3))
+    if isinstance(directory, MemoryDirectory):
+        directory.rows.lose()
+    else:
+        redis = cast("Any", directory)._redis  # as an operator, past the directory
+        await redis.delete(*bucket_keys(cluster_name)[BUCKET])
+    assert await inquired(directory, "first", ONE) == Standing("", False)
+    assert await claimed(directory, over="first", new_life="second") == Standing("second", False)
+
+
+async def test_R434_another_run_of_the_store_ends_every_life_since_rows_may_be_lost(
+    directory: GrainDirectory, cluster_name: str
+) -> None:
+    entry = ada(ONE, "a1", 3)
+    await claimed(directory, entry)
+    await inquired(directory, "first", ONE)
+    if isinstance(directory, MemoryDirectory):
+        directory.rows.restart()
+    else:
+        redis = cast("Any", directory)._redis  # as an operator, past the directory
+        await redis.hset(bucket_keys(cluster_name)[BUCKET][1], "run", "the-run-before")
+    assert await inquired(directory, "first", ONE) == Standing("", False)
+    with pytest.raises(DirectoryLifeOver):
+        await directory.register([Registration(ADA, TWO, "a2", entry, life="first")])
+    assert await claimed(directory, entry, new_life="second") == Standing("second", False, (entry,))
+    (moved,) = await directory.register([Registration(ADA, TWO, "a2", entry, life="second")])
+    assert moved is not None
+    assert moved.epoch > 2**24

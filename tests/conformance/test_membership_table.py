@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
@@ -46,7 +46,7 @@ INFO = SiloInfo(
     app_version="1.2",
     process=ProcessIdentity("boot/1/2", 17, 2**40),
 )
-OK, STALE, DEAD = TableStatus.OK, TableStatus.STALE, TableStatus.DEAD
+OK, STALE, DEAD, LOST = TableStatus.OK, TableStatus.STALE, TableStatus.DEAD, TableStatus.LOST
 TIMEOUT_S = 5.0
 
 
@@ -244,6 +244,43 @@ def lose(table: MembershipTable, request: pytest.FixtureRequest, cluster: str) -
         client.delete(members_key(cluster))
 
 
+def kept(table: MembershipTable, request: pytest.FixtureRequest, cluster: str) -> Callable[[], None]:
+    """What sets the store back to what it has now."""
+    if isinstance(table, MemoryMembershipTable):
+        copy = table.copy()
+        return lambda: table.set_back(copy)
+    with raw(request.getfixturevalue("redis_url")) as client:
+        value = client.dump(members_key(cluster))
+
+    def restore() -> None:
+        with raw(request.getfixturevalue("redis_url")) as client:
+            client.delete(members_key(cluster))
+            client.restore(members_key(cluster), 0, value)
+
+    return restore
+
+
+def test_a_table_that_came_back_as_it_was_earlier_is_lost_and_another_begins_with_its_rows(
+    table: MembershipTable, request: pytest.FixtureRequest, cluster_name: str
+) -> None:
+    ask(table, Join(A, INFO))
+    ask(table, Join(B, INFO))
+    older = ask(table, Join(C, INFO)).table
+    set_back = kept(table, request, cluster_name)
+    newer = ask(table, Bury(C, "test")).table
+    ask(table, Renew(B, seen=newer.version, prev=1, table=newer.id))
+    set_back()
+    assert ask(table, Renew(A, seen=newer.version, prev=1, table=newer.id)).status is LOST, "it has seen more"
+    assert ask(table, Renew(B, seen=older.version, prev=2, table=newer.id)).status is LOST, "it has renewed since"
+    answer = ask(table, Rejoin(A, INFO, SiloStatus.ACTIVE, newer))
+    assert answer.status is OK
+    assert answer.table.id not in ("", newer.id)
+    assert answer.table.version == newer.version + 1
+    assert row(answer, C).status is SiloStatus.DEAD, "who was dead is dead"
+    assert (row(answer, B).seq, row(answer, B).seen) == (0, 0), "until it is back, it has declared nothing"
+    assert ask(table, Renew(B, seen=older.version, prev=1, table=newer.id)).status is LOST
+
+
 def test_a_table_has_an_id_from_its_first_row_on_until_it_is_lost(
     table: MembershipTable, request: pytest.FixtureRequest, cluster_name: str
 ) -> None:
@@ -369,9 +406,10 @@ def test_a_failover_in_memory_loses_renewals_and_leaps_ahead() -> None:
     ask(table, Renew(A, seen=1, prev=1))
     table.fail_over(before)
     answer = ask(table, Renew(A, seen=1, prev=2))
-    assert answer.status is STALE
-    assert (row(answer, A).seq, answer.table.version) == (1, 1 + RUN_LEAP)
+    assert answer.status is LOST, "what was written last may be lost: another table begins with what is left"
+    assert (row(answer, A).seq, answer.table.version) == (0, 1 + RUN_LEAP)
     assert answer.table.run != before.run
+    assert answer.table.id != before.id
 
 
 # ---- of the one on Redis

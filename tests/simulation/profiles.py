@@ -37,6 +37,10 @@ class Act(enum.StrEnum):
     STORE_LOSES_ANSWERS = "store_loses_answers"
     STORE_CUT = "store_cut"
     """Cut one silo off from the store alone."""
+    STORE_WIPED = "store_wiped"
+    """Let the store forget all rows of directory and members."""
+    STORE_SET_BACK = "store_set_back"
+    """Let the store start again with the rows that it had a while ago."""
 
 
 PLANNED = (Act.MOVE, Act.MOVE_BATCH, Act.STAMPEDE, Act.STAMPEDE, Act.JOIN, Act.DRAIN, Act.RESTART)
@@ -66,6 +70,13 @@ PROFILES = (
     Profile(
         "store",
         (Act.MOVE, Act.STAMPEDE, Act.STORE_DOWN, Act.STORE_FAILS, Act.STORE_LOSES_ANSWERS, Act.STORE_CUT, Act.JOIN),
+    ),
+    Profile(
+        "losses",
+        (
+            *(Act.MOVE, Act.MOVE_BATCH, Act.STAMPEDE, Act.KILL, Act.PAUSE, Act.STORE_DOWN, Act.RESET),
+            *(Act.STORE_WIPED, Act.STORE_WIPED, Act.STORE_SET_BACK, Act.STORE_SET_BACK),
+        ),
     ),
     Profile("everything", tuple(Act)),
 )

@@ -300,6 +300,15 @@ class Scenario:
     async def _trouble_store(self, act: Act) -> None:
         store, lasts_s = self._cluster.store, self._rng.uniform(0.5, 8.0)
         match act:
+            case Act.STORE_WIPED:
+                self._cluster.world.lose()
+                return
+            case Act.STORE_SET_BACK:
+                set_back = self._cluster.world.keep()
+                await asyncio.sleep(lasts_s)
+                self._cluster.fault(act)
+                set_back()
+                return
             case Act.STORE_DOWN:
                 store.is_down = True
             case Act.STORE_FAILS:

@@ -10,8 +10,8 @@ import argparse
 import sys
 import time
 
+from tests.exploration.explore import explore
 from tests.exploration.membership.configurations import ALL, SMALL
-from tests.exploration.membership.explore import explore
 from tests.exploration.membership.planted import PLANTED, PLANTED_LOSS
 from tests.exploration.membership.world import World
 

@@ -222,7 +222,7 @@ class JudgesByLostViews(OpenCore):
 
 
 class RejoinsFenced(OpenCore):
-    """A silo joins the next table though it does not hold the right."""
+    """A silo without the right joins the next table, and its right is not withheld."""
 
     def _lose(self, table_id: str, now: float) -> bool:
         held, self.deadline = self.deadline, math.inf
@@ -328,7 +328,7 @@ PLANTED: Final = {
 
 PLANTED_LOSS: Final = {
     "a majority of views that were lost": _in(Parts(JudgesByLostViews), 2, 1, wipes=1),
-    "a fenced silo joins the next table": _in(Parts(RejoinsFenced), 2, wipes=1),
+    "a fenced silo goes on in the next table": _in(Parts(RejoinsFenced), 2, wipes=1),
     "an assent binds no longer than the table": _in(Parts(ForgetsWithTheTable), 3, wipes=1),
 }
 """Likewise, of what is done about a table that was lost."""

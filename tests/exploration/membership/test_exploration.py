@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.exploration.explore import explore, replay
 from tests.exploration.membership.configurations import ALL, LOSS, SMALL
-from tests.exploration.membership.explore import explore, replay
 from tests.exploration.membership.planted import (
     PLANTED,
     PLANTED_LOSS,

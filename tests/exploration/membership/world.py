@@ -513,9 +513,14 @@ class World:
         return victim, victim.told(Answered(request, 0.0, shown))
 
     def _learn_of_loss(self, renewed: int, evidence: tuple[tuple[int, int], ...]) -> bool:
-        """Whether the victim joins again as the one that it is."""
-        _, orders = self._losing(renewed, evidence)
-        return any(isinstance(order, AskTable) and isinstance(order.request, Rejoin) for order in orders)
+        """Whether the victim joins again as the one that it is, and goes on as it does.
+
+        Where the right is withheld, it starts nothing before the directory has judged: `tests.exploration.settling`.
+        """
+        victim, orders = self._losing(renewed, evidence)
+        return not victim.is_withheld and any(
+            isinstance(order, AskTable) and isinstance(order.request, Rejoin) for order in orders
+        )
 
     def _rejoin(self, renewed: int, before: bool) -> int:
         """How old the victim's renewal is once it was told that its row is there; by an earlier try, or by this one."""

@@ -17,6 +17,7 @@ from silo.directory.lease_events import (
     Answered,
     AskTable,
     Conclude,
+    Confirmed,
     CordonAsked,
     Event,
     Failed,
@@ -456,7 +457,8 @@ def test_a_renewal_a_failover_and_a_gap_each_end_the_silence(member: Story) -> N
     member.renew()
     assert since() == member.now
     member.table.fail_over()
-    member.renew()
+    for rejoin in brought(member.renew()):
+        member.answer(rejoin)
     assert since() == member.now
     member.now += 2.6
     member.tick_at(member.now)
@@ -736,12 +738,66 @@ def test_any_answer_of_another_table_tells_that_it_was_lost(member: Story) -> No
     assert brought(member.tick_at(member.core.wake_at(member.now)))
 
 
-def test_a_silo_without_the_right_may_have_been_replaced_and_gives_up_when_the_table_was_lost(member: Story) -> None:
+def fenced_and_lost(member: Story) -> None:
+    """The table is lost while the member does not hold the right; it has joined again."""
     request = asked(member.tick_at(member.core.wake_at(member.now)))[0]
     member.table.lose()
     member.now = member.core.deadline
-    orders = member.answer(request, after_s=0.0)
-    assert ResignRight(dead=True, because="the table was lost while it did not hold the right to start turns") in orders
+    for each in brought(member.answer(request, after_s=0.0)):
+        member.answer(each)
+
+
+def test_a_silo_without_the_right_comes_back_as_itself_and_starts_nothing_until_the_directory_has_judged(
+    member: Story,
+) -> None:
+    fenced_and_lost(member)
+    assert member.core.phase is Phase.MEMBER
+    assert member.core.deadline == -math.inf, "it may have been replaced"
+    member.renew()
+    assert member.core.deadline == -math.inf, "no renewal says that it was not"
+    orders = member.on(Confirmed(member.table.table.run))
+    assert any(isinstance(order, HoldRight) for order in orders)
+    assert member.core.deadline > member.now
+
+
+def test_the_word_of_the_directory_counts_for_the_table_of_which_it_was_given(member: Story) -> None:
+    run = member.table.table.run
+    fenced_and_lost(member)
+    member.on(Confirmed(run))
+    assert member.core.deadline == -math.inf
+
+
+def test_a_table_that_came_back_as_it_was_earlier_is_lost(member: Story) -> None:
+    kept = member.table.copy()
+    other_joins(member)
+    member.renew()
+    known, deadline = member.table.table, member.core.deadline
+    member.table.set_back(kept)
+    orders = member.renew()
+    assert [request.known for request in brought(orders)] == [known]
+    assert member.core.deadline == deadline
+    member.answer(brought(orders)[0])
+    assert member.table.table.id != known.id, "it is another table from now on"
+    assert member.core.view.is_alive(OTHER)
+
+
+def test_who_was_dead_is_dead_in_a_table_that_came_back_as_it_was_earlier(member: Story) -> None:
+    other_joins(member)
+    kept = member.table.copy()
+    member.table.carry_out(Bury(OTHER, "its process ended"))
+    member.renew()
+    member.table.set_back(kept)
+    assert member.table.carry_out(Read()).table.rows[-1].status is not SiloStatus.DEAD
+    member.answer(brought(member.renew())[0])
+    assert member.core.view.is_dead(OTHER)
+
+
+def test_a_reading_of_the_next_table_says_nothing_before_the_silo_is_in_it(member: Story) -> None:
+    member.table.lose()
+    member.renew()
+    member.on(ReadAsked(9))
+    (failed,) = [order for order in member.answer(Read()) if isinstance(order, Conclude)]
+    assert isinstance(failed.error, MembershipUnavailable)
 
 
 def test_a_join_again_whose_answer_was_lost_is_repeated_and_gives_no_lease_of_its_own(member: Story) -> None:

@@ -129,9 +129,10 @@ class NoMargin(LeaseSettings):
 
 
 class IgnoresRun(MemoryMembershipTable):
-    """The verdict is not bound to the run."""
+    """The verdict is not bound to the run, and the table goes on in the next one."""
 
     def carry_out(self, request: TableRequest) -> TableAnswer:
+        self._run_seen = self._run
         if isinstance(request, Verdict):
             request = msgspec.structs.replace(request, run=self.table.run)
         return super().carry_out(request)
@@ -181,7 +182,7 @@ def lost_renewal(**options: Any) -> World:
     assert world.holds(victim)
     world.isolate(victim)
     world.table.fail_over(before)
-    world.run_for(20)
+    world.run_for(40)
     return world
 
 

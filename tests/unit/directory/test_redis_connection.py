@@ -161,3 +161,20 @@ class TestTries:
 def test_a_blocking_client_talks_to_the_server(redis_url: str) -> None:
     with contextlib.closing(open_sync(redis_url, 1.0)) as client:
         assert cast("Any", client).ping() is True
+
+
+async def test_a_connection_that_uvloop_finds_closed_is_one_that_was_lost() -> None:
+    tries: list[int] = []
+
+    async def ask() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+        return "answer"
+
+    client = open_redis("redis://127.0.0.1:1")
+    try:
+        assert await asked(client, "asking", ask) == "answer"
+    finally:
+        await client.aclose()
+    assert len(tries) == 2

@@ -48,6 +48,8 @@ from silo.wire.frames import (
     Outcome,
     Reply,
     Request,
+    Seek,
+    SeekAnswer,
     Withdraw,
 )
 
@@ -106,6 +108,8 @@ FRAMES: dict[str, Frame] = {
         (("room/other", 1),),
         2,
     ),
+    "seek": Seek(GRAIN),
+    "seek_answer": SeekAnswer(GRAIN, ENTRY),
 }
 MESSAGES: dict[str, Message] = {
     **{f"batch_{name}": Batch(5, 4, 3, (frame,)) for name, frame in FRAMES.items()},

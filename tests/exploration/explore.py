@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-
-from tests.exploration.membership.world import State, World
+from typing import Protocol, TypeVar
 
 LOOK_AT_CLOCK_EVERY = 1_000
+S = TypeVar("S", bound=Hashable)
+
+
+class World(Protocol[S]):
+    """The states of something, and the steps from each."""
+
+    def first(self) -> S: ...
+
+    def steps(self, state: S) -> Iterator[tuple[str, S]]:
+        """What may happen next, and what comes of it."""
+        ...
+
+    def violated(self, state: S) -> bool:
+        """Whether this state must not be."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -20,7 +35,7 @@ class Exploration:
     complete: bool
     wall_s: float
     counterexample: tuple[str, ...] | None = None
-    """What happened, in order, up to a dead silo that may start a turn."""
+    """What happened, in order, up to a state that must not be."""
 
     def __str__(self) -> str:
         if self.counterexample is not None:
@@ -30,7 +45,7 @@ class Exploration:
         return f"{self.states:,} states, {self.transitions:,} transitions, {self.wall_s:.1f} s: {found}"
 
 
-def explore(world: World, *, seconds_max: float, traced: bool = False) -> Exploration:
+def explore(world: World[S], *, seconds_max: float, traced: bool = False) -> Exploration:
     """Explore the world.
 
     Args:
@@ -40,10 +55,10 @@ def explore(world: World, *, seconds_max: float, traced: bool = False) -> Explor
     started = time.monotonic()
     first = world.first()
     seen = {hash(first)}
-    reached: dict[State, tuple[State, str]] = {}
+    reached: dict[S, tuple[S, str]] = {}
     frontier, transitions, depth = [first], 0, 0
     while frontier:
-        found: list[State] = []
+        found: list[S] = []
         depth += 1
         for number, state in enumerate(frontier):
             for label, after in world.steps(state):
@@ -64,7 +79,7 @@ def explore(world: World, *, seconds_max: float, traced: bool = False) -> Explor
     return Exploration(len(seen), transitions, depth, True, time.monotonic() - started)
 
 
-def replay(world: World, *labels: str) -> list[State]:
+def replay(world: World[S], *labels: str) -> list[S]:
     """All states that the world may be in after this has happened, in this order; none if it cannot."""
     states = [world.first()]
     for label in labels:
@@ -72,7 +87,7 @@ def replay(world: World, *labels: str) -> list[State]:
     return states
 
 
-def _path(reached: dict[State, tuple[State, str]], state: State) -> tuple[str, ...]:
+def _path(reached: dict[S, tuple[S, str]], state: S) -> tuple[str, ...]:
     labels: list[str] = []
     while state in reached:
         state, label = reached[state]

@@ -1,0 +1,160 @@
+"""The lives of all buckets as one silo knows them: whether it may register now, and what is to be claimed.
+
+The shell that claims (`silo.reassertion`) and the registrar share it. All methods are for one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import assert_never
+
+from silo.directory.addresses import Entry, GrainId
+from silo.directory.directory_scripts import DIRECTORY_BUCKETS, bucket_of
+from silo.directory.errors import DirectoryUnsettled
+from silo.directory.settling import (
+    AwaitRegistrations,
+    BucketSettling,
+    Claimed,
+    Doubted,
+    Drained,
+    Event,
+    Needed,
+    Open,
+    Phase,
+    Seen,
+    SendClaim,
+)
+
+
+class Lives:
+    """What one silo knows of each bucket, and its registrations that are out.
+
+    Args:
+        on_settled: told when buckets take registrations again.
+    """
+
+    def __init__(self, on_settled: Callable[[], None] = lambda: None) -> None:
+        self.work = asyncio.Event()
+        """Set when there is something to claim, or somebody waits for what is not settled."""
+        self.on_settled = on_settled
+        self._buckets = [BucketSettling() for _ in range(DIRECTORY_BUCKETS)]
+        self._floors = [0] * DIRECTORY_BUCKETS
+        self._out = [0] * DIRECTORY_BUCKETS
+        self._draining: set[int] = set()
+        self._claims: dict[int, str] = {}
+        """The buckets to claim, with the life in each that is over."""
+        self._settled: asyncio.Future[None] | None = None
+        self._telling: asyncio.Handle | None = None
+
+    # ---- whoever registers
+
+    def is_settled(self, grain: GrainId) -> bool:
+        """Whether what the directory says of this grain is the whole truth, as far as this silo knows."""
+        return self._buckets[bucket_of(str(grain))].is_settled
+
+    async def settled(self, grain: GrainId) -> None:
+        """Wait until this grain may be registered."""
+        bucket = bucket_of(str(grain))
+        while not self._buckets[bucket].is_settled:
+            self.tell(bucket, Needed())
+            if self._settled is None:
+                self._settled = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._settled)
+
+    @contextmanager
+    def registering(self, grain: GrainId) -> Generator[tuple[str, int]]:
+        """A registration is out: the life in which it counts, and the highest epoch that its bucket is known to have.
+
+        Raises:
+            DirectoryUnsettled: none may go out; or the life was over when the answer came, which counts for nothing.
+        """
+        bucket = bucket_of(str(grain))
+        settling = self._buckets[bucket]
+        if not settling.is_settled:
+            self.tell(bucket, Needed())
+            raise DirectoryUnsettled(f"what stood in the directory of {grain} is being asserted again")
+        life = settling.life
+        self._out[bucket] += 1
+        try:
+            yield life, self._floors[bucket]
+        finally:
+            self._out[bucket] -= 1
+            if not self._out[bucket] and bucket in self._draining:
+                self._draining.discard(bucket)
+                self.tell(bucket, Drained())
+        if not self.is_settled(grain) or settling.life != life:
+            raise DirectoryUnsettled(f"the directory lost rows while {grain} was being registered")
+
+    def saw(self, entry: Entry) -> None:
+        """Note an epoch: whatever the store forgets, none below it is given again by this silo."""
+        bucket = bucket_of(str(entry.grain))
+        self._floors[bucket] = max(self._floors[bucket], entry.epoch)
+
+    # ---- whoever claims
+
+    def doubt(self, buckets: Iterable[int] | None = None, *, is_over: bool = False) -> None:
+        """These buckets, or all, may have lost rows."""
+        for bucket in range(DIRECTORY_BUCKETS) if buckets is None else buckets:
+            self.tell(bucket, Doubted(is_over))
+
+    def take_claims(self) -> dict[int, str]:
+        """The buckets to claim now, each with the life in it that is over; each is given out once."""
+        claims, self._claims = self._claims, {}
+        return claims
+
+    def unclaimed(self, buckets: Iterable[tuple[int, str]]) -> None:
+        """These could not be claimed: they are to be claimed later."""
+        self._claims.update(buckets)
+
+    def claimed(self, bucket: int, life: str, *, is_settled: bool) -> None:
+        self.tell(bucket, Claimed(life, is_settled))
+
+    def seen(self, bucket: int, life: str, *, is_settled: bool) -> None:
+        self.tell(bucket, Seen(life, is_settled))
+
+    def unsettled(self) -> list[tuple[int, str]]:
+        """The buckets that wait for the claims of others, and their lives."""
+        return [(bucket, each.life) for bucket, each in enumerate(self._buckets) if each.phase is Phase.CLAIMED]
+
+    def known(self) -> list[int]:
+        """The buckets of which a life is known here."""
+        return [bucket for bucket, each in enumerate(self._buckets) if each.phase in (Phase.CLAIMED, Phase.SETTLED)]
+
+    def floor(self, bucket: int) -> int:
+        """The highest epoch that the bucket is known to have given, in whatever life."""
+        return self._floors[bucket]
+
+    def life(self, bucket: int) -> str:
+        return self._buckets[bucket].life
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether every bucket is settled."""
+        return all(each.is_settled for each in self._buckets)
+
+    def tell(self, bucket: int, event: Event) -> None:
+        """Carry out what follows from an event."""
+        for order in self._buckets[bucket].on(event):
+            match order:
+                case AwaitRegistrations():
+                    if self._out[bucket]:
+                        self._draining.add(bucket)
+                    else:
+                        self.tell(bucket, Drained())
+                case SendClaim(over):
+                    self._claims[bucket] = over
+                    self.work.set()
+                case Open():
+                    waiting, self._settled = self._settled, None
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(None)
+                    if self._telling is None:  # of many that open together, once
+                        self._telling = asyncio.get_running_loop().call_soon(self._tell_settled)
+                case _:
+                    assert_never(order)
+
+    def _tell_settled(self) -> None:
+        self._telling = None
+        self.on_settled()

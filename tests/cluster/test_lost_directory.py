@@ -1,0 +1,160 @@
+"""Redis loses what silos keep there, under load: nobody is deactivated, and what is served is said again. R-434."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from silo import Grain, grain, soft_state
+from silo.testing.cluster import Cluster
+from silo.testing.simulated import run_simulated
+from silo.testing.witness import What
+
+GRAINS = 40
+SEEDS = 3
+
+
+@grain(kind="tally")
+class Tally(Grain):
+    count: int = soft_state(default=0)
+
+    async def add(self) -> int:
+        self.count += 1
+        return self.count
+
+
+def play(story: Callable[[Cluster], Awaitable[None]], *, silos: int = 3) -> Any:
+    return run_simulated(story, kinds=[Tally], silos=silos, seeds=SEEDS)
+
+
+async def tallies(cluster: Cluster) -> list[Tally]:
+    """Grains that were each called once."""
+    grains = [cluster.client.grain(Tally, str(number)) for number in range(GRAINS)]
+    assert await asyncio.gather(*(each.add() for each in grains)) == [1] * GRAINS
+    return grains
+
+
+def activations(cluster: Cluster) -> set[tuple[str, str]]:
+    return {(each.grain, each.activation) for each in cluster.placed_activations()}
+
+
+async def whole(cluster: Cluster, within_s: float) -> None:
+    """Wait until the directory names all that is served, and nothing else."""
+    async with asyncio.timeout(within_s):
+        await cluster.seen(lambda: set(cluster.placed_rows()) == set(cluster.placed_activations()))
+
+
+async def count_on(cluster: Cluster, grains: list[Tally], seconds: float) -> None:
+    """Call all grains over and over; each goes on from where it was."""
+    until, expected = cluster.now + seconds, 1
+    while cluster.now < until:
+        expected += 1
+        assert await asyncio.gather(*(each.add() for each in grains)) == [expected] * GRAINS
+
+
+def test_R434_a_wiped_directory_deactivates_nobody_and_is_whole_again_within_seconds() -> None:
+    async def story(cluster: Cluster) -> None:
+        grains = await tallies(cluster)
+        before = activations(cluster)
+        cluster.redis_wiped()
+        await count_on(cluster, grains, 3.0)
+        await whole(cluster, 10.0)
+        assert activations(cluster) == before
+
+    play(story)
+
+
+def test_R434_a_directory_that_came_back_as_it_was_earlier_deactivates_nobody() -> None:
+    async def story(cluster: Cluster) -> None:
+        early = cluster.client.grain(Tally, "early")
+        await early.add()
+        set_back = cluster.redis_kept()
+        grains = await tallies(cluster)
+        home = next(each.silo for each in cluster.placed_activations() if each.grain == "tally/early")
+        away = next(name for name, silo in cluster.hosts().items() if str(silo.address) != home)
+        await cluster.migrate(early, to=away)
+        before = activations(cluster)
+        set_back()
+        await count_on(cluster, grains, 3.0)
+        await whole(cluster, 10.0)
+        assert activations(cluster) == before
+        assert await early.add() == 2, "it is where it was moved to since"
+
+    play(story)
+
+
+def test_R434_a_grain_that_is_new_waits_until_every_silo_has_said_what_it_serves() -> None:
+    async def story(cluster: Cluster) -> None:
+        await tallies(cluster)
+        cluster.redis_wiped()
+        assert await cluster.client.grain(Tally, "new").add() == 1
+        await whole(cluster, 10.0)
+
+    play(story)
+
+
+def test_R434_a_wipe_amid_moves_leaves_each_grain_with_one_activation_and_its_state() -> None:
+    async def story(cluster: Cluster) -> None:
+        grains = await tallies(cluster)
+        names = cluster.silos
+        moves = [
+            asyncio.create_task(cluster.client.migrate(each, to=names[number % len(names)]))
+            for number, each in enumerate(grains)
+        ]
+        await asyncio.sleep(0.003)
+        cluster.redis_wiped()
+        await asyncio.gather(*moves)
+        assert await asyncio.gather(*(each.add() for each in grains)) == [2] * GRAINS
+        await whole(cluster, 10.0)
+
+    play(story)
+
+
+def test_R434_a_wipe_and_a_crash_cost_what_the_crash_costs() -> None:
+    async def story(cluster: Cluster) -> None:
+        grains = await tallies(cluster)
+        victim = cluster.silos[0]
+        address = str(cluster.hosts()[victim].address)
+        lost = {each.grain for each in cluster.placed_activations() if each.silo == address}
+        cluster.redis_wiped()
+        cluster.kill(victim)
+        await asyncio.sleep(20.0)
+        kept = [each for each in grains if f"tally/{grains.index(each)}" not in lost]
+        assert await asyncio.gather(*(each.add() for each in kept)) == [2] * len(kept)
+        assert await asyncio.gather(*(each.add() for each in grains if each not in kept)) == [1] * len(lost)
+
+    play(story)
+
+
+@pytest.mark.parametrize("loss", ["wiped", "set back"])
+def test_R434_silos_that_were_fenced_when_the_store_was_lost_go_on_with_their_grains(loss: str) -> None:
+    async def story(cluster: Cluster) -> None:
+        grains = await tallies(cluster)
+        before = activations(cluster)
+        set_back = cluster.redis_kept()
+        cluster.redis_down()
+        await asyncio.sleep(60.0)
+        assert not any(silo.runtime.membership.right.is_held() for silo in cluster.hosts().values())
+        if loss == "wiped":
+            cluster.redis_wiped()
+        else:
+            set_back()
+        cluster.redis_up()
+        assert await asyncio.gather(*(each.add() for each in grains)) == [2] * GRAINS
+        assert activations(cluster) == before
+        await whole(cluster, 10.0)
+
+    play(story)
+
+
+def test_a_fresh_cluster_makes_its_first_grain_wait_for_nobody() -> None:
+    async def story(cluster: Cluster) -> None:
+        began = cluster.now
+        assert await cluster.client.grain(Tally, "first").add() == 1
+        assert cluster.now - began < 0.2
+
+    run = run_simulated(story, kinds=[Tally], silos=1, seeds=SEEDS)
+    assert not [event for event in run.events if event.what is What.FAULT]

@@ -1,0 +1,89 @@
+"""Faults planted in the rule, each with the smallest world in which it does harm: the exploration must find them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from silo.directory.contract import Claim, Standing
+from silo.directory.memory_directory import DirectoryRows
+from tests.exploration.settling.world import Bounds, Rules
+
+
+class ClaimsOverwrite(DirectoryRows):
+    """A claim is written whatever stands."""
+
+    def claim(self, claim: Claim) -> Standing:
+        for entry in claim.entries:
+            self._rows.pop(entry.grain, None)
+        return super().claim(claim)
+
+
+class LivesOutlastTheRun(DirectoryRows):
+    """A store that starts again goes on in the life that it had."""
+
+    def restart(self) -> None:
+        heads = [(head, head.life, head.is_settled) for head in self._heads]
+        super().restart()
+        for head, life, is_settled in heads:
+            head.life, head.is_settled = life, is_settled
+
+
+class SettledFromBirth(DirectoryRows):
+    """A life begins settled."""
+
+    def claim(self, claim: Claim) -> Standing:
+        standing = super().claim(claim)
+        self._heads[claim.bucket].is_settled = True
+        return msgspec.structs.replace(standing, is_settled=True)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault, and a world in which it does harm."""
+
+    rules: Rules
+    bounds: Bounds
+
+
+WIPED: Final = Bounds("wiped", wipes=1, registrations=2)
+SET_BACK: Final = Bounds("set back", set_backs=1, registrations=2)
+MOVED: Final = Bounds("wiped amid a move", wipes=1, begins="moved")
+REPLACED: Final = Bounds("wiped when nobody knows any more that one is dead", wipes=1, begins="replaced")
+FENCED: Final = Bounds("wiped while one is fenced", wipes=1, fences=1, begins="open")
+
+WORLDS: Final = {
+    bounds.name: bounds
+    for bounds in (
+        WIPED,
+        SET_BACK,
+        MOVED,
+        FENCED,
+        REPLACED,
+        Bounds("wiped, answers lost", wipes=1, answers_lost=1, registrations=2),
+        Bounds("wiped twice", wipes=2, registrations=2),
+        Bounds("wiped amid moves", wipes=1, moves=2, begins="open"),
+        Bounds("set back amid moves", set_backs=1, moves=1, begins="open"),
+        Bounds("wiped and set back", wipes=1, set_backs=1, registrations=2),
+        Bounds("wiped, and one crashes", wipes=1, crashes=1, begins="open"),
+        Bounds("3 silos, wiped", 3, wipes=1, begins="open", registrations=2),
+        Bounds("3 silos, wiped when nobody knows any more that one is dead", 3, wipes=1, begins="replaced"),
+    )
+}
+"""The worlds that are explored."""
+SMALL: Final = (WIPED.name, SET_BACK.name, MOVED.name, FENCED.name, REPLACED.name)
+"""Those that are explored whole within seconds."""
+
+PLANTED: Final = {
+    "a registration names no life": Planted(Rules(names_life=False), WIPED),
+    "a life is settled from its birth": Planted(Rules(rows=SettledFromBirth), WIPED),
+    "a silo hears itself alone": Planted(Rules(hears_all=False), WIPED),
+    "missing silos are not waited for": Planted(Rules(awaits_recovery=False), WIPED),
+    "an answer of a life that is over counts": Planted(Rules(drains=False, drops_late_answers=False), WIPED),
+    "a life outlasts the run of its store": Planted(Rules(rows=LivesOutlastTheRun), SET_BACK),
+    "a claim is written whatever stands": Planted(Rules(rows=ClaimsOverwrite), MOVED),
+    "a fenced silo goes on as if nothing were": Planted(Rules(withholds=False), FENCED),
+    "a fenced silo goes by its first claim": Planted(Rules(checks=False), REPLACED),
+}

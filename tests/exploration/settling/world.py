@@ -1,0 +1,509 @@
+"""All that can befall one grain while the store of directory and members loses rows: states, and the steps from each.
+
+Silos register the grain, move it, are fenced, declared dead, or crash; the store is wiped, or comes back as it was
+earlier. Requests and answers are under way for as long as anything may happen meanwhile, or are lost. Each step of a
+silo is taken by the real core (`directory/settling.py`), each step of the store by the real rows, so that what is
+walked here is what the product runs.
+
+Of the members it is modelled what matters for who must be heard: a table that was lost is made again by those who join
+again, and brings who was dead only where somebody who knows it is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from silo.directory.addresses import Entry, GrainId, SiloAddress
+from silo.directory.contract import Claim, Inquiry, Registration, Standing
+from silo.directory.directory_scripts import bucket_of
+from silo.directory.errors import DirectoryLifeOver
+from silo.directory.memory_directory import DirectoryRows
+from silo.directory.settling import (
+    AwaitRegistrations,
+    BucketSettling,
+    Claimed,
+    Doubted,
+    Drained,
+    Event,
+    Phase,
+    Seen,
+    SendClaim,
+)
+
+GRAIN = GrainId("place", "lobby")
+BUCKET = bucket_of(str(GRAIN))
+SILOS = tuple(SiloAddress(f"silo-{number}:1", 1) for number in range(4))
+NEW = "new-"
+"""Before the number of a silo: the life that its claim begins, should it begin one."""
+Right = Literal["held", "fenced", "withheld", "told dead"]
+
+
+class Store(NamedTuple):
+    """The bucket, as the store has it."""
+
+    life: str = ""
+    is_settled: bool = False
+    said: frozenset[int] = frozenset()
+    row: Entry | None = None
+    counter: int = 0
+
+
+class Knowledge(NamedTuple):
+    """The core of one silo."""
+
+    phase: Phase = Phase.UNKNOWN
+    life: str = ""
+    over: str = ""
+    again: Doubted | None = None
+
+
+class Request(NamedTuple):
+    """A request of one silo, under way to the store, or its answer on the way back."""
+
+    asked: Registration | Claim | Inquiry
+    answer: Entry | Standing | Literal["over", "gone", ""] = ""
+    """Empty until it was carried out."""
+
+
+class Silo(NamedTuple):
+    """One silo, as far as it concerns the grain."""
+
+    knows: Knowledge = Knowledge()
+    entry: Entry | None = None
+    """By which it serves the grain, or did until it was frozen."""
+    is_open: bool = False
+    wants: Entry | None = None
+    """The entry of a move to here, whose registration is repeated until it is answered."""
+    right: Right = "held"
+    runs: bool = True
+    has_joined: bool = True
+    """Whether it is in the table that is now."""
+    dead: frozenset[int] = frozenset()
+    """Whom it knows to be dead."""
+    registration: Request | None = None
+    claim: Request | None = None
+    inquiry: Request | None = None
+    checked: str = ""
+    """The life in which it has claimed once more, before it goes on without having had the right."""
+
+
+class State(NamedTuple):
+    """Everything, right now."""
+
+    store: Store
+    silos: tuple[Silo, ...]
+    declared: frozenset[int] = frozenset()
+    """Whom the table that is now calls dead."""
+    kept: Store | None = None
+    wipes: int = 0
+    set_backs: int = 0
+    crashes: int = 0
+    fences: int = 0
+    moves: int = 0
+    lost: int = 0
+    given_up: bool = False
+    """Whether a silo that held the right all the time had to give the grain up."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How large the world is, and how often what may go wrong in it."""
+
+    name: str
+    silos: int = 2
+    wipes: int = 0
+    set_backs: int = 0
+    crashes: int = 0
+    fences: int = 0
+    moves: int = 0
+    answers_lost: int = 0
+    registrations: int = 3
+    """How many epochs are given at most."""
+    begins: Literal["empty", "open", "moved", "replaced"] = "empty"
+    """With the grain nowhere; open on 0; open on 1, and frozen on 0 which does not know; or taken over by 1 from 0,
+    which is fenced and dead, and whoever knew that is gone."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rule as it is; each of these taken away is a planted fault."""
+
+    rows: type[DirectoryRows] = DirectoryRows
+    core: type[BucketSettling] = BucketSettling
+    names_life: bool = True
+    """A registration names the life in which it counts."""
+    drains: bool = True
+    """A claim waits for registrations that are out."""
+    drops_late_answers: bool = True
+    """The answer to a registration counts while its life is the one that is known."""
+    hears_all: bool = True
+    """A life is settled once all members have claimed."""
+    awaits_recovery: bool = True
+    """Nothing is settled while silos of the lost table are missing from the next."""
+    withholds: bool = True
+    """A silo without the right, whose table was lost, starts nothing before the directory has judged."""
+    checks: bool = True
+    """It claims once more when all others have."""
+
+
+class World:
+    """The steps of one configuration."""
+
+    def __init__(self, bounds: Bounds, rules: Rules | None = None) -> None:
+        self._of = bounds
+        self._rules = rules or Rules()
+        self._told = cache(self._tell)
+        self._carried_out = cache(self._carry_out)
+
+    def first(self) -> State:
+        """A settled bucket."""
+        everybody = frozenset(range(self._of.silos))
+        silo = Silo(Knowledge(Phase.SETTLED, "life-1"))
+        state = State(Store("life-1", True, everybody), (silo,) * self._of.silos)
+        if self._of.begins == "empty":
+            return state
+        first, second = Entry(GRAIN, SILOS[0], "on-0", 1), Entry(GRAIN, SILOS[1], "on-1", 2)
+        if self._of.begins == "open":
+            return _with(state._replace(store=state.store._replace(row=first, counter=1)), 0, entry=first, is_open=True)
+        state = _with(state, 1, entry=second, is_open=True)._replace(store=state.store._replace(row=second, counter=2))
+        if self._of.begins == "moved":
+            return _with(state, 0, entry=first)
+        state = _with(state, 0, entry=first, is_open=True, right="fenced")
+        return state._replace(declared=frozenset({0}))
+
+    def violated(self, state: State) -> bool:
+        """Whether two may start turns of the grain, or one lost it for nothing."""
+        serving = sum(silo.is_open and silo.right == "held" and silo.runs for silo in state.silos)
+        return serving > 1 or state.given_up
+
+    def steps(self, state: State) -> Iterator[tuple[str, State]]:
+        """What may happen next, and what comes of it. Lives are named by when they first come up."""
+        for label, after in self._steps(state):
+            yield label, _renamed(after)
+
+    def _steps(self, state: State) -> Iterator[tuple[str, State]]:
+        yield from self._steps_of_store(state)
+        for number, silo in enumerate(state.silos):
+            for request in ("registration", "claim", "inquiry"):
+                yield from self._under_way(state, number, request)
+            if silo.runs and silo.right != "told dead":
+                yield from self._registers(state, number, silo)
+                yield from self._asks(state, number, silo)
+                yield from self._membership(state, number, silo)
+            if silo.runs and state.crashes < self._of.crashes:
+                yield f"{number} crashes", _with(state._replace(crashes=state.crashes + 1), number, runs=False)
+            if number not in state.declared and (silo.right == "fenced" or not silo.runs):
+                yield f"{number} is declared dead", state._replace(declared=state.declared | {number})
+
+    # ---- the store
+
+    def _steps_of_store(self, state: State) -> Iterator[tuple[str, State]]:
+        if state.wipes < self._of.wipes:
+            yield "the store is wiped", self._lost(state._replace(store=Store(), wipes=state.wipes + 1))
+        if state.set_backs < self._of.set_backs and state.kept is None:
+            yield "the store is copied", state._replace(kept=state.store)
+        if state.kept is not None and state.set_backs < self._of.set_backs:
+            store = self._restarted(state.kept)
+            yield (
+                "the store is set back",
+                self._lost(state._replace(store=store, set_backs=state.set_backs + 1, kept=None)),
+            )
+
+    def _lost(self, state: State) -> State:
+        """The table is lost with the rows: it is made again by those who join again."""
+        silos = tuple(silo._replace(has_joined=False) for silo in state.silos)
+        return state._replace(silos=silos, declared=frozenset())
+
+    def _rows(self, store: Store) -> DirectoryRows:
+        rows = self._rules.rows()
+        head = rows._heads[BUCKET]  # pyright: ignore[reportPrivateUsage] - made to stand in the state
+        head.life, head.is_settled, head.counter = store.life, store.is_settled, store.counter
+        head.said = {SILOS[number] for number in store.said}
+        if store.row is not None:
+            rows._rows[GRAIN] = store.row  # pyright: ignore[reportPrivateUsage] - likewise
+        return rows
+
+    def _read(self, rows: DirectoryRows) -> Store:
+        head = rows._heads[BUCKET]  # pyright: ignore[reportPrivateUsage] - read again
+        said = frozenset(SILOS.index(silo) for silo in head.said)
+        return Store(head.life, head.is_settled, said, rows.look_up(GRAIN), min(head.counter, 9))
+
+    def _restarted(self, store: Store) -> Store:
+        rows = self._rows(store._replace(counter=0))
+        rows.restart()
+        return self._read(rows)._replace(counter=store.counter)
+
+    def _carry_out(
+        self, store: Store, asked: Registration | Claim | Inquiry
+    ) -> tuple[Store, Entry | Standing | Literal["over", "gone"]]:
+        rows = self._rows(store)
+        answer: Entry | Standing | Literal["over", "gone"]
+        match asked:
+            case Registration():
+                try:
+                    answer = rows.register(asked) or "gone"
+                except DirectoryLifeOver:
+                    answer = "over"
+            case Claim():
+                answer = rows.claim(asked)
+            case Inquiry():
+                answer = rows.inquire(asked)
+        return self._read(rows), answer
+
+    def _under_way(self, state: State, number: int, which: str) -> Iterator[tuple[str, State]]:
+        silo = state.silos[number]
+        request: Request | None = getattr(silo, which)
+        if request is None:
+            return
+        if request.answer == "":
+            store, answer = self._carried_out(state.store, request.asked)
+            asked = request.asked
+            if isinstance(asked, Claim):  # the name that it brought is the store's by now, or nobody's
+                asked = msgspec.structs.replace(asked, new_life="")
+            after = _with(state._replace(store=store), number, **{which: Request(asked, answer)})
+            yield f"the {which} of {number} is carried out", after
+        elif silo.runs:
+            yield f"the {which} of {number} is answered", self._answered(state, number, request)
+        if silo.runs and state.lost < self._of.answers_lost:
+            yield (
+                f"the {which} of {number} fails, or its answer is lost",
+                self._failed(state._replace(lost=state.lost + 1), number, request),
+            )
+
+    # ---- a silo that registers, or is moved to
+
+    def _registers(self, state: State, number: int, silo: Silo) -> Iterator[tuple[str, State]]:
+        knows, row = silo.knows, state.store.row
+        if knows.phase is not Phase.SETTLED or silo.registration is not None or silo.right != "held":
+            return
+        if state.store.counter >= self._of.registrations:
+            return
+        if silo.wants is not None:
+            yield f"{number} registers for a move", self._register(state, number, silo.wants)
+        elif silo.entry is not None and not silo.is_open and silo.entry.silo == SILOS[number]:
+            yield f"{number} fences what it has moved", self._register(state, number, silo.entry)
+        elif silo.entry is None:
+            owner = SILOS.index(row.silo) if row is not None else number
+            if owner in (number, *state.declared):
+                known = _with(state, number, dead=silo.dead | ({owner} - {number}))
+                yield f"{number} registers", self._register(known, number, row)
+        if silo.is_open and state.moves < self._of.moves:
+            yield from self._moves(state, number, silo)
+
+    def _register(self, state: State, number: int, expected: Entry | None) -> State:
+        life = state.silos[number].knows.life if self._rules.names_life else ""
+        floor = expected.epoch if expected is not None else 0
+        asked = Registration(GRAIN, SILOS[number], f"on-{number}-{floor}", expected, floor, life)
+        return _with(state, number, registration=Request(asked))
+
+    def _moves(self, state: State, number: int, silo: Silo) -> Iterator[tuple[str, State]]:
+        for target, other in enumerate(state.silos):
+            if target != number and other.runs and other.entry is None and other.wants is None:
+                after = _with(state._replace(moves=state.moves + 1), number, is_open=False)
+                yield f"{number} offers the grain to {target}", _with(after, target, wants=silo.entry)
+
+    def _answered(self, state: State, number: int, request: Request) -> State:
+        match request.asked, request.answer:
+            case Registration() as asked, answer:
+                return self._registered(state, number, asked, answer)
+            case Claim() as asked, Standing() as standing:
+                return self._claimed(state, number, asked, standing)
+            case _, Standing() as standing:
+                after = _with(state, number, inquiry=None)
+                return self._on(after, number, Seen(standing.life, standing.is_settled))
+            case _:
+                raise AssertionError(f"no answer to {request}")
+
+    def _registered(self, state: State, number: int, asked: Registration, answer: object) -> State:
+        silo = state.silos[number]
+        state = _with(state, number, registration=None)
+        counts = (silo.knows.phase is Phase.SETTLED and silo.knows.life == asked.life) or not (
+            self._rules.drops_late_answers and self._rules.names_life
+        )
+        if counts and isinstance(answer, Entry) and silo.right == "held":
+            if answer.silo == SILOS[number] and answer.activation == asked.activation:
+                state = _with(state, number, entry=answer, is_open=True, wants=None)
+            else:  # somebody else has it: a source yields, a target discards, a newcomer calls there
+                state = _with(state, number, entry=None, is_open=False, wants=None)
+        elif counts and answer == "gone":
+            state = _with(state, number, wants=None)
+        elif answer == "over":
+            state = self._on(state, number, Doubted())
+        if state.silos[number].knows.phase is Phase.DRAINING:
+            state = self._on(state, number, Drained())
+        return state
+
+    def _failed(self, state: State, number: int, request: Request) -> State:
+        match request.asked:
+            case Registration():
+                state = _with(state, number, registration=None)
+                draining = state.silos[number].knows.phase is Phase.DRAINING
+                return self._on(state, number, Drained()) if draining else state
+            case Claim(over=over):
+                return self._send_claim(state, number, over)
+            case _:
+                return _with(state, number, inquiry=None)
+
+    # ---- a silo that claims, and asks whether the others have
+
+    def _send_claim(self, state: State, number: int, over: str) -> State:
+        silo = state.silos[number]
+        floor = silo.entry.epoch if silo.entry is not None else 0
+        entries = (silo.entry,) if silo.entry is not None else ()
+        asked = Claim(BUCKET, SILOS[number], entries, "", over, NEW + str(number), floor=floor)
+        return _with(state, number, claim=Request(asked))
+
+    def _claimed(self, state: State, number: int, asked: Claim, standing: Standing) -> State:
+        silo = state.silos[number]
+        state = _with(state, number, claim=None)
+        stands = standing.entries[0] if standing.entries else None
+        if stands is not None and silo.entry is not None and silo.entry in asked.entries and stands != silo.entry:
+            if silo.is_open and silo.right == "held":
+                state = state._replace(given_up=True)
+            if silo.is_open:
+                state = _with(state, number, entry=None, is_open=False)
+        return self._on(state, number, Claimed(standing.life, standing.is_settled))
+
+    def _asks(self, state: State, number: int, silo: Silo) -> Iterator[tuple[str, State]]:
+        if silo.knows.phase not in (Phase.CLAIMED, Phase.SETTLED) or silo.inquiry is not None:
+            return
+        missing = [
+            other for other, each in enumerate(state.silos) if not each.has_joined and other not in state.declared
+        ]
+        if silo.knows.phase is Phase.SETTLED:
+            if state.store.life != silo.knows.life:
+                yield f"{number} looks at the life", _with(state, number, inquiry=Request(Inquiry(BUCKET)))
+        elif silo.has_joined and (not missing or not self._rules.awaits_recovery):
+            living = [other for other in range(len(state.silos)) if other not in state.declared]
+            heard = living if self._rules.hears_all else [number]
+            if not self._rules.awaits_recovery:
+                heard = [other for other in heard if state.silos[other].has_joined]
+            asked = Inquiry(BUCKET, silo.knows.life, tuple(SILOS[other] for other in heard))
+            yield f"{number} asks whether all have claimed", _with(state, number, inquiry=Request(asked))
+
+    def _on(self, state: State, number: int, event: Event) -> State:
+        """What the silo's core makes of an event."""
+        knows, orders = self._told(state.silos[number].knows, event)
+        state = _with(state, number, knows=knows)
+        for order in orders:
+            match order:
+                case AwaitRegistrations():
+                    if state.silos[number].registration is None or not self._rules.drains:
+                        state = self._on(state, number, Drained())
+                case SendClaim(over):
+                    state = self._send_claim(state, number, over)
+                case _:
+                    pass  # registrations may go out, which they try at any time
+        return state
+
+    def _tell(self, knows: Knowledge, event: Event) -> tuple[Knowledge, tuple[object, ...]]:
+        core = self._rules.core()
+        core.phase, core.life = knows.phase, knows.life
+        core._over, core._again = knows.over, knows.again  # pyright: ignore[reportPrivateUsage] - made to stand
+        orders = tuple(core.on(event))
+        return Knowledge(core.phase, core.life, core._over, core._again), orders  # pyright: ignore[reportPrivateUsage] - and read
+
+    # ---- the members
+
+    def _membership(self, state: State, number: int, silo: Silo) -> Iterator[tuple[str, State]]:
+        if silo.right == "held" and silo.has_joined and state.fences < self._of.fences:
+            yield f"{number} is fenced", _with(state._replace(fences=state.fences + 1), number, right="fenced")
+        if silo.right == "held" and not silo.has_joined and state.fences < self._of.fences:
+            yield f"{number} is fenced", _with(state._replace(fences=state.fences + 1), number, right="fenced")
+        if not silo.has_joined:
+            yield f"{number} joins again", self._joined(state, number, silo)
+            return
+        if number in state.declared:
+            yield (
+                f"{number} is told that it is dead",
+                _with(state, number, right="told dead", entry=None, is_open=False),
+            )
+        elif silo.right == "fenced":
+            yield f"{number} is renewed", _with(state, number, right="held")
+        elif silo.right == "withheld" and silo.knows.phase is Phase.SETTLED:
+            if silo.checked == silo.knows.life or not self._rules.checks:
+                yield f"{number} is given the right again", _with(state, number, right="held", checked="")
+            else:
+                after = _with(state, number, checked=silo.knows.life)
+                yield f"{number} claims once more", self._on(after, number, Doubted())
+
+    def _joined(self, state: State, number: int, silo: Silo) -> State:
+        """It brings whom it knows to be dead, and is told so itself if somebody has brought that."""
+        state = state._replace(declared=state.declared | silo.dead)
+        if number in state.declared:
+            return _with(state, number, has_joined=True, right="told dead", entry=None, is_open=False)
+        if silo.right == "fenced":
+            state = _with(state, number, right="withheld" if self._rules.withholds else "held")
+        state = _with(state, number, has_joined=True)
+        return self._on(state, number, Doubted(is_over=True))
+
+
+def _lives(state: State) -> Iterator[str]:
+    """All names of lives in a state, in the order in which they are to be numbered."""
+    yield state.store.life
+    for silo in state.silos:
+        yield silo.knows.life
+        yield silo.knows.over
+        yield silo.checked
+        for request in (silo.registration, silo.claim, silo.inquiry):
+            if request is not None:
+                yield request.asked.over if isinstance(request.asked, Claim) else request.asked.life
+                if isinstance(request.answer, Standing):
+                    yield request.answer.life
+    if state.kept is not None:
+        yield state.kept.life
+
+
+def _renamed(state: State) -> State:
+    """The same state, its lives named in the order in which they come up, so that it is known again."""
+    names: dict[str, str] = {"": ""}
+    if all(life == names.setdefault(life, f"life-{len(names)}") for life in _lives(state)):
+        return state
+    names = {"": ""}
+
+    def name(life: str) -> str:
+        return names.setdefault(life, f"life-{len(names)}")
+
+    def known(knows: Knowledge) -> Knowledge:
+        return knows._replace(life=name(knows.life), over=name(knows.over))
+
+    def stored(store: Store | None) -> Store | None:
+        return None if store is None else store._replace(life=name(store.life))
+
+    def standing(answer: Standing) -> Standing:
+        return msgspec.structs.replace(answer, life=name(answer.life))
+
+    def under_way(request: Request | None) -> Request | None:
+        if request is None:
+            return None
+        asked, answer = request.asked, request.answer
+        if isinstance(asked, Claim):
+            asked = msgspec.structs.replace(asked, over=name(asked.over))
+        else:
+            asked = msgspec.structs.replace(asked, life=name(asked.life))
+        return Request(asked, standing(answer) if isinstance(answer, Standing) else answer)
+
+    store = stored(state.store)
+    assert store is not None
+    silos = tuple(
+        silo._replace(
+            knows=known(silo.knows),
+            checked=name(silo.checked),
+            registration=under_way(silo.registration),
+            claim=under_way(silo.claim),
+            inquiry=under_way(silo.inquiry),
+        )
+        for silo in state.silos
+    )
+    return state._replace(store=store, silos=silos, kept=stored(state.kept))
+
+
+def _with(state: State, number: int, **changes: object) -> State:
+    silos = list(state.silos)
+    silos[number] = silos[number]._replace(**changes)  # type: ignore[arg-type]  # passed on
+    return state._replace(silos=tuple(silos))
