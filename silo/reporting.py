@@ -132,13 +132,15 @@ class Reporter:
             self._to_tell = loop.call_at(at, self._tell_capacity)
 
     def _tell_capacity(self) -> None:
+        """Say it where it is news. Who has room now was full a moment ago, whatever was said of that: calls may wait."""
         self._to_tell = None
-        said_full = self._said_full
-        if is_full(self._loads.own_report()) is not said_full:
-            self._told_at = asyncio.get_running_loop().time()
-            self._tell()
-            if said_full:
-                self._on_room()
+        now_full = is_full(self._loads.own_report())
+        if now_full and self._said_full:
+            return
+        self._told_at = asyncio.get_running_loop().time()
+        self._tell()
+        if not now_full:
+            self._on_room()
 
     def _sample(self, telemetry: Telemetry) -> None:
         view = self._membership.view

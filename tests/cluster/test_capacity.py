@@ -338,6 +338,25 @@ async def test_R204_a_silo_that_is_full_and_has_room_by_turns_does_not_say_so_ea
     assert len(told) <= 1 + (loop.time() - began) / CAPACITY_TOLD_EVERY_S
 
 
+async def test_R204_room_that_comes_again_before_the_next_word_is_due_is_told_of_too(cluster: Cluster) -> None:
+    """Of two calls that wait, one takes the place and gives it back at once; the other one hears of that."""
+    (a,) = await cluster.start("a", kinds=(Seat,), activation=seating(1))
+    loop = asyncio.get_running_loop()
+    first = a.grain(Seat, "first")
+    await first.where()
+    for number in range(10):
+        waiting = [with_timeout(a.grain(Seat, f"{number} {each}"), 60.0) for each in "xy"]
+        calls = [asyncio.create_task(each.where()) for each in waiting]
+        await asyncio.sleep(20.0 + number / 10)  # by now the pauses between tries are as long as they get
+        await first.leave()
+        done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        began = loop.time()
+        await waiting[calls.index(done.pop())].leave()
+        await asyncio.gather(*calls)
+        assert loop.time() - began < CAPACITY_TOLD_EVERY_S + AT_ONCE_S
+        (first,) = (each for each in waiting if cluster.is_active(each))
+
+
 async def test_a_silo_that_is_taken_to_have_room_and_is_full_refuses_and_the_call_goes_elsewhere(
     cluster: Cluster,
 ) -> None:
