@@ -117,8 +117,7 @@ class MembershipBoard:
                 status = row.status.name.lower()
                 _log.info("membership.member", silo=str(row.silo), name=row.info.name, status=status)
             if row.cordoned is not (old is not None and old.cordoned):
-                event = "membership.cordoned" if row.cordoned else "membership.uncordoned"
-                _log.info(event, silo=str(row.silo), name=row.info.name)
+                _log.info("membership.cordon", silo=str(row.silo), name=row.info.name, cordoned=row.cordoned)
         for row in before.living():
             if not view.is_alive(row.silo):
                 left = row.status is SiloStatus.LEAVING

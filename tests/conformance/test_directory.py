@@ -366,7 +366,7 @@ async def test_R434_a_wiped_bucket_has_no_life(directory: GrainDirectory, cluste
         directory.rows.lose()
     else:
         redis = cast("Any", directory)._redis  # as an operator, past the directory
-        await redis.delete(*bucket_keys(cluster_name)[BUCKET])
+        await redis.execute_command("DEL", *bucket_keys(cluster_name)[BUCKET])
     assert await inquired(directory, "first", ONE) == Standing("", False)
     assert await claimed(directory, over="first", new_life="second") == Standing("second", False)
 
@@ -381,7 +381,7 @@ async def test_R434_another_run_of_the_store_ends_every_life_since_rows_may_be_l
         directory.rows.restart()
     else:
         redis = cast("Any", directory)._redis  # as an operator, past the directory
-        await redis.hset(bucket_keys(cluster_name)[BUCKET][1], "run", "the-run-before")
+        await redis.execute_command("HSET", bucket_keys(cluster_name)[BUCKET][1], "run", "the-run-before")
     assert await inquired(directory, "first", ONE) == Standing("", False)
     with pytest.raises(DirectoryLifeOver):
         await directory.register([Registration(ADA, TWO, "a2", entry, life="first")])

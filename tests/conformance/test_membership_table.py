@@ -234,13 +234,20 @@ def test_dead_rows_beyond_the_limit_stay_until_every_living_silo_has_seen_them(t
     assert dead == list(range(3, DEAD_ROWS_KEPT + 3))
 
 
+@contextlib.contextmanager
+def opened(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """What the table of this test lies in, as an operator sees it."""
+    url: str = request.getfixturevalue(request.node.callspec.params["table"])
+    with contextlib.closing(cast("Any", open_sync(url, TIMEOUT_S))) as client:
+        yield client
+
+
 def lose(table: MembershipTable, request: pytest.FixtureRequest, cluster: str) -> None:
     """Whatever the store had is gone."""
     if isinstance(table, MemoryMembershipTable):
         table.lose()
         return
-    url: str = request.getfixturevalue(request.node.callspec.params["table"])
-    with contextlib.closing(cast("Any", open_sync(url, TIMEOUT_S))) as client:
+    with opened(request) as client:
         client.delete(members_key(cluster))
 
 
@@ -249,11 +256,11 @@ def kept(table: MembershipTable, request: pytest.FixtureRequest, cluster: str) -
     if isinstance(table, MemoryMembershipTable):
         copy = table.copy()
         return lambda: table.set_back(copy)
-    with raw(request.getfixturevalue("redis_url")) as client:
+    with opened(request) as client:
         value = client.dump(members_key(cluster))
 
     def restore() -> None:
-        with raw(request.getfixturevalue("redis_url")) as client:
+        with opened(request) as client:
             client.delete(members_key(cluster))
             client.restore(members_key(cluster), 0, value)
 
