@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
 import msgspec
@@ -235,7 +235,7 @@ def test_dead_rows_beyond_the_limit_stay_until_every_living_silo_has_seen_them(t
 
 
 @contextlib.contextmanager
-def opened(request: pytest.FixtureRequest) -> Iterator[Any]:
+def opened(request: pytest.FixtureRequest) -> Generator[Any]:
     """What the table of this test lies in, as an operator sees it."""
     url: str = request.getfixturevalue(request.node.callspec.params["table"])
     with contextlib.closing(cast("Any", open_sync(url, TIMEOUT_S))) as client:
