@@ -93,8 +93,8 @@ class Sought:
         self.state: State = ASLEEP
         self.timer: asyncio.TimerHandle | None = None
         self.destination: Destination | None = None
-        self.failure: NotExecuted = NotExecuted("nobody waited any more")
-        """What became of it: where its calls go; without that, how they fail."""
+        self.failure: NotExecuted | None = None
+        """What became of it: where its calls go; without that, how they fail. Neither where nobody waited any more."""
         self.lost: Entry | None = None
         """The entry that was found, where it names a silo that is dead."""
         self.loss_noted = False
@@ -326,7 +326,8 @@ class Resolver:
         """Send the calls to where their grain is, in order; or tell them why not."""
         del self._sought[sought.grain]
         if sought.destination is None:
-            self._chronicle.go_on(sought.grain, Fate.GIVEN_UP, str(sought.failure), self._loop.time())
+            why = str(sought.failure or "nobody waited any more")
+            self._chronicle.go_on(sought.grain, Fate.GIVEN_UP, why, self._loop.time())
         sought.calls.sort(key=lambda call: call.id)  # one that had been held back may have joined after one made later
         for call in sought.calls:
             if call.answered or call.cancelled:
@@ -334,7 +335,7 @@ class Resolver:
             if sought.gives_back and not call.is_from_here:
                 call.on_answer(call, Answer(Outcome.MOVED))
             elif sought.destination is None:
-                call.on_answer(call, Answer.failed(sought.failure))
+                call.on_answer(call, Answer.failed(sought.failure or call.overdue()))
             else:
                 self._depart(call, sought.destination)
 
