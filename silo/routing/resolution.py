@@ -287,7 +287,11 @@ class Resolver:
             sought.failure = obstacle if isinstance(obstacle, NotExecuted) else NotExecuted(str(obstacle))
         except NotExecuted as error:
             sought.failure = error
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # this silo ends
+            # else it was raised by a policy, say: those that wait must hear of it as of any error
             log.exception("router.resolve_failed", grain=str(sought.grain))
             sought.failure = NotExecuted(f"{sought.grain} could not be located: {type(error).__name__}: {error}")
         self._note_end(sought)
