@@ -51,7 +51,7 @@ from silo.routing.waking import (
     WakeAt,
     step,
 )
-from silo.tasks import Tasks
+from silo.tasks import Tasks, is_being_cancelled
 from silo.wire.frames import Outcome
 
 log = get_logger(__name__)
@@ -288,10 +288,8 @@ class Resolver:
         except NotExecuted as error:
             sought.failure = error
         except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_being_cancelled():
                 raise  # this silo ends
-            # else it was raised by a policy, say: those that wait must hear of it as of any error
             log.exception("router.resolve_failed", grain=str(sought.grain))
             sought.failure = NotExecuted(f"{sought.grain} could not be located: {type(error).__name__}: {error}")
         self._note_end(sought)
