@@ -132,7 +132,7 @@ class Reporter:
             self._to_tell = loop.call_at(at, self._tell_capacity)
 
     def _tell_capacity(self) -> None:
-        """Say it where it is news. Who has room now was full a moment ago, whatever was said: calls may wait."""
+        """Say it where it is news. Who has room now was full a moment ago, whatever was said of that."""
         self._to_tell = None
         now_full = is_full(self._loads.own_report())
         if now_full and self._said_full:
