@@ -27,6 +27,13 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
         _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
 
 
+def is_being_cancelled() -> bool:
+    """Whether it is the running task that is cancelled, where a CancelledError comes up: code that it called may have
+    raised one as an error like others."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Tasks:
     """The running tasks of one part of the runtime.
 

@@ -36,7 +36,7 @@ from silo.logs import get_logger
 from silo.migration.lifecycle import ActivationReason, DeactivationReason
 from silo.persistence.grain_states import GrainStates
 from silo.routing.call import Answer, Call
-from silo.tasks import Tasks
+from silo.tasks import Tasks, is_being_cancelled
 
 log = get_logger(__name__)
 
@@ -354,6 +354,10 @@ class Catalog:
             self.drop(activation)
         except Exception as error:
             await self._failed(activation, error)
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise  # this silo ends
+            await self._failed(activation, activation_failed(activation.id, error))  # it came out of a storage, say
 
     async def _register_and_open(self, activation: Activation, expected: Entry | None) -> None:
         await self.premises.right.held()

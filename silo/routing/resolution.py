@@ -53,7 +53,7 @@ from silo.routing.waking import (
     WakeAt,
     step,
 )
-from silo.tasks import Tasks
+from silo.tasks import Tasks, is_being_cancelled
 from silo.wire.frames import Outcome
 
 log = get_logger(__name__)
@@ -95,8 +95,8 @@ class Sought:
         self.state: State = ASLEEP
         self.timer: asyncio.TimerHandle | None = None
         self.destination: Destination | None = None
-        self.failure: NotExecuted = NotExecuted("nobody waited any more")
-        """What became of it: where its calls go; without that, how they fail."""
+        self.failure: NotExecuted | None = None
+        """What became of it: where its calls go; without that, how they fail. Neither where nobody waited any more."""
         self.lost: Entry | None = None
         """The entry that was found, where it names a silo that is dead."""
         self.loss_noted = False
@@ -295,7 +295,9 @@ class Resolver:
             sought.failure = obstacle if isinstance(obstacle, NotExecuted) else NotExecuted(str(obstacle))
         except NotExecuted as error:
             sought.failure = error
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_being_cancelled():
+                raise  # this silo ends
             log.exception("router.resolve_failed", grain=str(sought.grain))
             sought.failure = NotExecuted(f"{sought.grain} could not be located: {type(error).__name__}: {error}")
         self._note_end(sought)
@@ -334,7 +336,8 @@ class Resolver:
         """Send the calls to where their grain is, in order; or tell them why not."""
         del self._sought[sought.grain]
         if sought.destination is None:
-            self._chronicle.go_on(sought.grain, Fate.GIVEN_UP, str(sought.failure), self._loop.time())
+            why = str(sought.failure or "nobody waited any more")
+            self._chronicle.go_on(sought.grain, Fate.GIVEN_UP, why, self._loop.time())
         sought.calls.sort(key=lambda call: call.id)  # one that had been held back may have joined after one made later
         for call in sought.calls:
             if call.answered or call.cancelled:
@@ -342,7 +345,7 @@ class Resolver:
             if sought.gives_back and not call.is_from_here:
                 call.on_answer(call, Answer(Outcome.MOVED))
             elif sought.destination is None:
-                call.on_answer(call, Answer.failed(sought.failure))
+                call.on_answer(call, Answer.failed(sought.failure or call.overdue()))
             else:
                 self._depart(call, sought.destination)
 

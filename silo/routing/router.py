@@ -315,6 +315,10 @@ class Router:
                     call.payload(self._codec)
                     self._not_reached(call, silo, NotExecuted(f"{call.grain}: {silo} could not be reached just now"))
                     return
+            elif call.hops >= self._limits.hops_max and isinstance(call.obstacle, NotExecuted):
+                # it has not been running in circles, but was kept from a place on its way: its own silo may wait on
+                call.on_answer(call, Answer(Outcome.MOVED, error=call.obstacle))
+                return
             else:
                 self._hand_on(call, silo, entry)
                 flags |= Flag.FORWARDED
@@ -348,8 +352,6 @@ class Router:
         """A call of another silo goes further: it is that silo's business now, and the next one's."""
         call.hops += 1
         if call.hops > self._limits.hops_max:
-            if isinstance(call.obstacle, NotExecuted):
-                raise call.obstacle
             raise TooManyHops(f"{call.grain}: forwarded {self._limits.hops_max} times; its silo keeps changing")
         call.leg += 1
         self._arrivals.remove(call.origin, call.id)
@@ -618,7 +620,7 @@ class Router:
         call.leg = (call.leg // LEGS_PER_TRY + 1) * LEGS_PER_TRY
 
     def _again_elsewhere(self, call: Call, why: BaseException) -> None:
-        """The silo chosen for its grain is full, and has said so: place it anew, by that; it uses up no tries."""
+        """It was kept from a place for its grain, as by a silo that is full: place it anew; that uses up no tries."""
         if isinstance(why, SiloError):
             call.obstacle = why
         if not self._has_expired(call):

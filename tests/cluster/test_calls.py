@@ -211,6 +211,17 @@ async def test_a_call_that_expires_in_the_queue_is_not_run(cluster: Cluster, sta
     assert "k waits at second" not in stage.lines
 
 
+@pytest.mark.parametrize("left_s", [1e-9, 1e-6, 1e-5])
+async def test_a_call_that_expires_before_its_grain_was_looked_for_says_that_it_expired(
+    cluster: Cluster, left_s: float
+) -> None:
+    (a,) = await cluster.start("a", kinds=(Ledger,))
+    with pytest.raises(CallExpired, match="the deadline passed before the call could be sent"):
+        await with_timeout(a.grain(Ledger, "k"), left_s).write("x")
+    assert not cluster.is_active(a.grain(Ledger, "k"))
+    assert await a.grain(Ledger, "k").write("y") == 1
+
+
 async def test_the_cancellation_of_a_caller_reaches_a_callee_two_silos_away(cluster: Cluster, stage: Stage) -> None:
     await cluster.start("a", "b", "c", kinds=(Patient,))
     client = await cluster.client()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 
@@ -17,8 +19,8 @@ from silo.migration.outcome import MoveStatus
 from silo.reference import grain_id, with_hint, with_timeout
 from silo.reporting import CAPACITY_TOLD_EVERY_S
 from silo.routing.waking import Chance
-from silo.settings import ActivationSettings
-from tests.cluster.clusters import Cluster
+from silo.settings import ActivationSettings, CallSettings
+from tests.cluster.clusters import Cluster, MemoryStand
 from tests.cluster.stage import Stage, gate, say
 
 AT_ONCE_S = 0.05
@@ -372,6 +374,38 @@ async def test_a_silo_that_is_taken_to_have_room_and_is_full_refuses_and_the_cal
     with pytest.raises(NotExecuted, match=r"full: 3 of 3 activations"):
         await refused.where()
     assert (len(a.activations()), len(b.activations())) == (3, 3)
+
+
+@grain(kind="passer-by")
+class PasserBy(Grain):
+    """Takes a seat for one call, and leaves it to whoever comes next."""
+
+    async def on_activate(self) -> None:
+        await asyncio.sleep(random.Random(self.key).random() * ACTIVATION_S)
+
+    async def pass_by(self) -> str:
+        self.deactivate()
+        return self.silo
+
+
+@pytest.mark.parametrize("seed", [4, 12, 22])  # in which calls were ended by hops while they waited for room
+async def test_R204_calls_that_silos_with_hardly_any_room_send_to_each_other_wait_until_they_are_served(
+    cluster: Cluster, seed: int
+) -> None:
+    """However often a call is sent on: that it is kept from a place until its deadline has not come is no end of it."""
+    settings = taking(1, activations_max=10)
+    silos = await cluster.start("a", "b", "c", kinds=(PasserBy,), activation=settings, calls=CallSettings(hops_max=3))
+    assert isinstance(cluster.stand, MemoryStand)
+    for one, other in itertools.combinations("abc", 2):
+        cluster.stand.network.delay(one, other, (0.0001, 0.02))
+    rng = random.Random(seed)
+    calls: list[asyncio.Task[str]] = []
+    for _ in range(300):
+        seat = with_hint(rng.choice(silos).grain(PasserBy, f"k{rng.randrange(100)}"), rng.choice("abc"))
+        calls.append(asyncio.create_task(with_timeout(seat, 600.0).pass_by()))
+        if rng.random() < 0.1:
+            await asyncio.sleep(rng.random() * 0.1)
+    assert len(await asyncio.gather(*calls)) == 300
 
 
 @pytest.mark.real

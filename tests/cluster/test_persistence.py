@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from silo.directory.errors import GrainMoved, InvalidSettings, SerializationError, StateTooLarge
+from silo.directory.errors import ActivationFailed, GrainMoved, InvalidSettings, SerializationError, StateTooLarge
 from silo.grain import Grain, grain, read_only, soft_state
 from silo.grain_context import OutsideGrain
 from silo.host import Silo
@@ -375,3 +375,19 @@ async def test_a_kind_with_persistent_state_needs_a_storage(cluster: Cluster) ->
     bare = dataclasses.replace(cluster.stand.surroundings(settings), open_storage=None)
     with pytest.raises(InvalidSettings, match="no storage"):
         Silo(Player, settings=settings, surroundings=bare)
+
+
+@pytest.mark.in_memory
+async def test_a_storage_that_ends_as_cancelled_fails_the_activation_and_leaves_no_call_waiting(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled(_call: str) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(cluster.stand, "storage_asked", cancelled)
+    (a,) = await cluster.start("a", kinds=(Player,))
+    player = a.grain(Player, "ada")
+    with pytest.raises(ActivationFailed, match="CancelledError"):
+        await player.visit()
+    await cluster.seen(lambda: not cluster.is_active(player))
+    assert a.runtime.catalog.in_flight == 0

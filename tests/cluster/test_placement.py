@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from silo.directory.addresses import GrainId, SiloAddress
-from silo.directory.errors import GrainUnplaceable
+from silo.directory.errors import GrainUnplaceable, NotExecuted
 from silo.grain import Grain, grain, soft_state
 from silo.placement.filters import Prefer, Require
 from silo.placement.policies import ConsistentHashPlacement
@@ -195,6 +195,29 @@ async def test_R321_R323_a_policy_is_attached_once_per_silo_and_torn_down_when_t
     gone = b.address
     await cluster.stop("b")
     assert DIRECTING.torn_down == [gone]
+
+
+class Cancelling:
+    """A policy in which something ends as cancelled."""
+
+    name = "cancelling"
+
+    def choose(self, grain: GrainId, view: PlacementView, local: SiloAddress | None) -> SiloAddress:
+        raise asyncio.CancelledError
+
+
+@grain(kind="called-off", placement=Cancelling())
+class CalledOff(Grain):
+    async def where(self) -> str:
+        return self.silo
+
+
+@pytest.mark.in_memory
+async def test_R325_a_policy_that_ends_as_cancelled_leaves_no_call_waiting(cluster: Cluster) -> None:
+    (a,) = await cluster.start("a", kinds=(CalledOff,))
+    for _ in range(2):  # and the grain can be looked for again
+        with pytest.raises(NotExecuted, match="could not be located: CancelledError"):
+            await a.grain(CalledOff, "k").where()
 
 
 async def test_R322_a_policy_that_cannot_be_attached_goes_on_without(
