@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from silo.testing.simulated import run_simulated
 from silo.testing.witness import What
 
 GRAINS = 40
-SEEDS = 3
+SEEDS = 3 if os.environ.get("SILO_TEST_LONG") == "1" else 1
 
 
 @grain(kind="tally")
