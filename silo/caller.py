@@ -96,10 +96,10 @@ class Caller:
             method.name,
             self._call_timeout_s if timeout_s is DEFAULT_TIMEOUT else timeout_s,
             Flag.ONE_WAY if method.one_way else 0,
+            args,
+            kwargs,
+            method,
         )
-        call.spec = method
-        call.args = args
-        call.kwargs = kwargs
         if options.hint is not None:
             call.hint = str(options.hint)
         if self._telemetry is not None:
@@ -110,8 +110,17 @@ class Caller:
             answer = self._book.wait_for(call)
         return _while_waiting(answer) if call.flags & Flag.INNER else answer
 
-    def _make(self, grain: GrainId, method: str, timeout_s: float | None, flags: int) -> Call:
-        """A call of whoever runs here, not yet sent, and without its arguments.
+    def _make(
+        self,
+        grain: GrainId,
+        method: str,
+        timeout_s: float | None,
+        flags: int,
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        spec: MethodSpec | None = None,
+    ) -> Call:
+        """A call of whoever runs here, not yet sent.
 
         Raises:
             GrainMoved: what runs here was left behind by an activation that is gone.
@@ -135,7 +144,10 @@ class Caller:
                 deadline = turn.deadline
                 if deadline <= now:
                     raise CallExpired(f"{grain}.{method}: the deadline had passed before the call was made")
-        return Call(self._ids(), grain, method, caller, deadline, self._book.answered, path=path, flags=flags)
+        answered = self._book.answered
+        return Call(  # by position: by name takes twice the time
+            self._ids(), grain, method, caller, deadline, answered, args, kwargs, None, 0, 0, spec, path, flags
+        )
 
     async def _send(self, call: Call) -> Any:
         if self.closed:

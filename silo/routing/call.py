@@ -194,7 +194,9 @@ class Call(msgspec.Struct, eq=False):
         if self.encoded is not None:
             self.size = len(self.encoded)
         else:
-            self.size = sum(map(getsizeof, self.args)) if self.args else 0
+            self.size = 0
+            for arg in self.args or ():
+                self.size += getsizeof(arg)
             if self.kwargs:
                 self.size += sum(map(getsizeof, self.kwargs.values()))
         return self.size

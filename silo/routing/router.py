@@ -203,11 +203,11 @@ class Router:
             return
         entry = self._cache.get(grain)
         if entry is not None and self._may_serve(entry):
-            self._send(call, Destination(entry))
+            self._send(call, entry, entry.silo, None)
             return
         placing = self._placing_of(call)
         if placing is not None:
-            self._send(call, placing)
+            self._send_towards(call, placing)
             return
         self._resolver.wait(call)
 
@@ -298,10 +298,13 @@ class Router:
         if call.origin is not None:
             self._tell(call.origin, Admitted(call.id, call.grain))
 
-    def _send(self, call: Call, destination: Destination) -> None:
-        """Put the call on the link to the silo that serves its grain, or shall."""
+    def _send_towards(self, call: Call, destination: Destination) -> None:
         entry = destination.entry
         silo = entry.silo if entry is not None else cast("SiloAddress", destination.place_on)
+        self._send(call, entry, silo, destination.expected)
+
+    def _send(self, call: Call, entry: Entry | None, silo: SiloAddress, expected: Entry | None) -> None:
+        """Put the call on the link to the silo that serves its grain by this entry; or, without one, that shall."""
         name = str(silo)
         flags = call.flags & ~(Flag.PLACED | Flag.FORWARDED)
         if entry is None:
@@ -323,7 +326,7 @@ class Router:
                 self._hand_on(call, silo, entry)
                 flags |= Flag.FORWARDED
             link = self._links.get(name) or self._links.to(silo)
-            self._write(call, link, entry, flags, destination.expected)
+            self._write(call, link, entry, flags, expected)
         except SiloError as error:
             self.book.lanes.leave(call)
             call.on_answer(call, Answer.failed(error))
@@ -380,7 +383,7 @@ class Router:
             if destination.entry is None:
                 note = self._note_placing if call.origin is None else self._note_placing_for_others
                 note(call, destination)
-            self._send(call, destination)
+            self._send_towards(call, destination)
 
     def _activate(self, call: Call, kind: GrainKind, expected: Entry | None) -> Activation:
         return self._catalog.activate(call.grain, kind, expected, call.trace, inner=bool(call.flags & Flag.INNER))
