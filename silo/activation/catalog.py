@@ -292,6 +292,8 @@ class Catalog:
         if self.is_given_back(by):
             return
         activation = self._activations.get(entry.grain)
+        if activation is not None and activation.move is not None and activation.move.successor == by.activation:
+            return  # it is on its way there: whether it has arrived, the two sides of the move find out
         if activation is not None and activation.entry == entry:
             log.warning("activation.outdone", grain=str(entry.grain), entry=str(entry), by=str(by))
             self.reroute_all(activation, by)

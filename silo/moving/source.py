@@ -135,6 +135,11 @@ class SourceMove:
             core is not None and core.phase is SourcePhase.DRAINING and not core.drained and self._paused_at is not None
         )
 
+    @property
+    def successor(self) -> str:
+        """The id that the activation at the target has, or would have; empty before one was asked."""
+        return self._core.successor if self._core is not None else ""
+
     def give_up(self, why: str) -> None:
         """The step under way cannot be done, whichever it is."""
         if self._core is None:
