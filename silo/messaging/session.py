@@ -74,13 +74,6 @@ class Written(msgspec.Struct):
     """The large frame whose last piece is in this batch."""
 
 
-def payload_size(frame: Frame) -> int:
-    """The bytes in a frame that may be many."""
-    if isinstance(frame, LARGE):
-        return len(frame.payload)
-    return 0
-
-
 class Session:
     """One side of a link session.
 
