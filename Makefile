@@ -66,7 +66,7 @@ check: setup ## format, lint, types, import contracts, generated code, all tests
 	@echo "── check: ok, $$(($$(date +%s) - $(CHECK_BEGUN))) s"
 
 prove: PROVE_BEGUN := $(shell date +%s)
-prove: setup ## the long forms: processes, chaos, exploration, simulation; under 40 minutes on two cores
+prove: setup ## the long forms: processes, chaos, exploration, simulation; meant to take under 40 minutes
 	$(call step,long process tests,prove-processes)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line prove-clusters prove-protocols
 	@echo "── prove: ok, $$(($$(date +%s) - $(PROVE_BEGUN))) s"

@@ -511,7 +511,7 @@ class Activation:
         loop = asyncio.get_running_loop()
 
         async def run() -> None:
-            self._enter(None, loop.time() + timeout_s, awaited_by)
+            self._enter(loop.time() + timeout_s, awaited_by)
             with self._failing_as_error(THE_PROCESS_ENDS_OR_A_TASK):
                 async with asyncio.timeout(timeout_s):
                     await hook()
@@ -531,7 +531,7 @@ class Activation:
         context = self._premises.base_context.copy()
 
         def run() -> Any:
-            self._enter(None, None)
+            self._enter(None)
             with self._failing_as_error(THE_PROCESS_ENDS):
                 return hook()
 
@@ -549,11 +549,11 @@ class Activation:
                 raise
             raise SiloError(f"a lifecycle hook of {self.id} ended with {type(error).__name__}: {error}") from error
 
-    def _enter(self, call: Call | None, deadline: float | None, awaited_by: Call | None = None) -> None:
-        """From here on, in this context, code acts for this activation."""
-        current_turn.set(TurnContext(self, call, deadline, awaited_by))
+    def _enter(self, deadline: float | None, awaited_by: Call | None = None) -> None:
+        """From here on, in this context, code acts for this activation beside any turn; `_run` does so for a turn."""
+        current_turn.set(TurnContext(self, None, deadline, awaited_by))
         current_activation.set(self)
-        if call is None and self._premises.telemetry is not None:
+        if self._premises.telemetry is not None:
             self._premises.telemetry.enter_hook(self)
 
     # ------------------------------------------------------------------------- what the grain may ask (GrainContext)
@@ -607,7 +607,7 @@ class Activation:
         premises = self._premises
 
         async def run() -> T:
-            self._enter(None, None)
+            self._enter(None)
             return await coroutine
 
         context = premises.base_context.copy()

@@ -387,9 +387,8 @@ async def test_a_kind_that_would_be_interrupted_is_and_its_callers_hear_that_the
     assert await hasty.where() == "b"
 
 
-@told
-async def test_R434_a_row_of_the_target_of_its_own_move_is_left_to_the_move_to_judge(scene: Scene) -> None:
-    """As where the directory was lost: the source says again what it serves, and the target has said so before it."""
+async def outdone_while_it_moves(scene: Scene, by_successor: bool) -> tuple[bool, MigrationOutcome, Box]:
+    """A box that moves from a to b is told of another row; whether it is still at a, the outcome of the move, the box."""
     a, b, _ = await scene.start(*ABC, kinds=KINDS)
     box = await box_at(scene, "a")
     scene.stage.stop_at("migrating")
@@ -399,25 +398,22 @@ async def test_R434_a_row_of_the_target_of_its_own_move_is_left_to_the_move_to_j
     assert activation is not None
     assert activation.entry is not None
     entry = activation.entry
-    a.runtime.catalog.outdone(entry, Entry(entry.grain, b.address, activation.move.successor, entry.epoch + 1))
-    assert a.runtime.catalog.get(grain_id(box)) is activation
+    by = activation.move.successor if by_successor else "another"
+    a.runtime.catalog.outdone(entry, Entry(entry.grain, b.address, by, entry.epoch + 1))
+    stays = a.runtime.catalog.get(grain_id(box)) is activation
     scene.stage.gate("migrating").open()
-    assert (await moving).moved
+    return stays, await moving, box
+
+
+@told
+async def test_R434_a_row_of_the_target_of_its_own_move_is_left_to_the_move_to_judge(scene: Scene) -> None:
+    """As where the directory was lost: the source says again what it serves, and the target has said so before it."""
+    stays, outcome, box = await outdone_while_it_moves(scene, by_successor=True)
+    assert (stays, outcome.moved) == (True, True)
     assert await box.look() == ["first"]
 
 
 @told
 async def test_R434_whoever_is_outdone_by_another_activation_yields_though_it_is_moving(scene: Scene) -> None:
-    a, b, _ = await scene.start(*ABC, kinds=KINDS)
-    box = await box_at(scene, "a")
-    scene.stage.stop_at("migrating")
-    moving = move(scene, box, "b")
-    await scene.stage.stopped("migrating")
-    activation = a.runtime.catalog.get(grain_id(box))
-    assert activation is not None
-    assert activation.entry is not None
-    entry = activation.entry
-    a.runtime.catalog.outdone(entry, Entry(entry.grain, b.address, "another", entry.epoch + 1))
-    assert a.runtime.catalog.get(grain_id(box)) is None
-    scene.stage.gate("migrating").open()
-    assert not (await moving).moved
+    stays, outcome, _ = await outdone_while_it_moves(scene, by_successor=False)
+    assert (stays, outcome.moved) == (False, False)
