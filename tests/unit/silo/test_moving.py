@@ -388,7 +388,7 @@ async def test_a_kind_that_would_be_interrupted_is_and_its_callers_hear_that_the
 
 
 async def outdone_while_it_moves(scene: Scene, by_successor: bool) -> tuple[bool, MigrationOutcome, Box]:
-    """A box that moves from a to b is told of another row; whether it is still at a, the outcome of the move, the box."""
+    """A box that moves from a to b is told of another row; whether it stays at a, the outcome of the move, the box."""
     a, b, _ = await scene.start(*ABC, kinds=KINDS)
     box = await box_at(scene, "a")
     scene.stage.stop_at("migrating")
