@@ -29,7 +29,8 @@ from silo.leaving import LEAVE_BEHIND_AT, move_everything, say_last_words, while
 from silo.loads import Loads
 from silo.logs import get_logger
 from silo.management_values import SiloReport
-from silo.messaging.greeting import FEATURES, Credentials, Identity, RefusalCode
+from silo.messaging.direct_lane import DirectLane
+from silo.messaging.greeting import DIRECT, FEATURES, Credentials, Identity, RefusalCode
 from silo.messaging.link import Link
 from silo.messaging.links import Links
 from silo.messaging.permissions import Role
@@ -51,7 +52,7 @@ from silo.routing.seeking import Seeking
 from silo.routing.waking import Chance
 from silo.serialization.registry import TypeRegistry
 from silo.serialization.serializer import Serializer
-from silo.settings import SiloSettings, split_endpoint
+from silo.settings import SiloSettings, endpoint_of, split_endpoint
 from silo.sweeper import Sweeper
 from silo.tasks import Tasks
 from silo.wire.frames import Cancel, Frame, GoAway, Load, Reply, Request, Seek, SeekAnswer
@@ -122,6 +123,7 @@ class Runtime:
             undo.push_async_callback(self._listener.close, 0.0)
             undo.callback(self._accepting.cancel)
             self.bound = self._listener.endpoint
+            self._lane = await self._open_lane(listen, undo)
             self.me = SiloAddress(self._advertised(), self._surroundings.new_incarnation())
             self.name = self.settings.name or self.me.endpoint
             self._telemetry = self._telemetry_at(self.me, self.name)
@@ -150,6 +152,24 @@ class Runtime:
             self._tasks.spawn(self.sweeper.run(), "sweep")
             undo.pop_all()
         log.info("silo.ready", silo=str(self.me), name=self.name, kinds=",".join(self.kinds.names))
+
+    async def _open_lane(self, listen: str, undo: contextlib.AsyncExitStack) -> DirectLane | None:
+        """The direct lane, listening and able to dial; None, and no port, where silos are to talk by gRPC alone."""
+        if self._surroundings.open_direct is None:
+            return None
+        transport = self._surroundings.open_direct()
+        undo.push_async_callback(transport.close)
+        settings = self.settings
+        host, _ = split_endpoint(listen)
+        listener = await transport.listen(endpoint_of(host, settings.direct_port), self._accept)
+        undo.push_async_callback(listener.close, 0.0)
+        self._direct_listener = listener
+        _, bound = split_endpoint(listener.endpoint)
+        if settings.direct_advertise is not None:
+            host, port = split_endpoint(settings.direct_advertise)
+        else:
+            (host, _), port = split_endpoint(settings.advertise or settings.listen), 0
+        return DirectLane(transport, endpoint_of(host, port or bound))
 
     async def _open_storage(self, undo: contextlib.AsyncExitStack) -> GrainStorage | None:
         """Where persistent state is kept; None, and no connection, where no kind here has any."""
@@ -187,7 +207,7 @@ class Runtime:
         host, port = split_endpoint(self.settings.advertise or self.settings.listen)
         if port == 0:
             port = split_endpoint(self.bound)[1]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return endpoint_of(host, port)
 
     def _info(self) -> SiloInfo:
         settings = self.settings
@@ -212,14 +232,16 @@ class Runtime:
             bind_reference=self._bind_reference,
             reference_id=grain_id,
         )
+        features = FEATURES if self._lane is None else (*FEATURES, DIRECT)
         self.links = Links(
             self._transport,
-            Identity(str(self.me), Role.SILO, settings.cluster, self.me, settings.app_version, FEATURES),
+            Identity(str(self.me), Role.SILO, settings.cluster, self.me, settings.app_version, features),
             self._credentials,
             self,
             limits=settings.link,
             rng=rng,
             view_version=lambda: self.membership.view.version,
+            lane=self._lane,
         )
         self.lives = Lives()
         self.registrar = Registrar(self.directory, self.lives)
@@ -436,7 +458,7 @@ class Runtime:
     # ----------------------------------------------------------------------------------------------------------- events
 
     def _on_view(self, view: View) -> None:
-        self.router.dead = view.dead
+        self.router.on_dead(view.dead)
         self.moves.on_view(view)  # that a peer is dead says more than that its link is lost
         for row in view.table.rows:
             if row.silo == self.me:
@@ -625,7 +647,11 @@ class Runtime:
         await self._dismantle()
         await self.directory.close()
         await self.membership.close()
-        await self._listener.close(LISTENER_GRACE_S if goodbye else 0.0)
+        grace_s = LISTENER_GRACE_S if goodbye else 0.0
+        await self._listener.close(grace_s)
+        if self._lane is not None:
+            await self._direct_listener.close(grace_s)
+            await self._lane.transport.close()
         await self._transport.close()
         log.info("silo.stopped", silo=str(self.me))
 

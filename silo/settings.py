@@ -58,6 +58,11 @@ def split_endpoint(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def endpoint_of(host: str, port: int) -> str:
+    """The two as one text, which `split_endpoint` takes apart."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Whether the host is reached from this machine alone. Names are not looked up: all but localhost may be public."""
     try:
@@ -278,6 +283,12 @@ class SiloSettings(_Checked):
     """Where others reach this silo, if not where it listens. Port 0: the port really bound."""
     lease_port: Annotated[int, Ge(0), Le(65535)] = 0
     """The port of the lease's own listener, on the hosts of `listen` and `advertise`. 0: any free port."""
+    direct: bool = True
+    """Whether silos talk by the direct lane, plain TCP, once they have met over gRPC; else by gRPC alone."""
+    direct_port: Annotated[int, Ge(0), Le(65535)] = 0
+    """The port of the direct lane, on the host of `listen`. 0: any free port."""
+    direct_advertise: Annotated[str, AfterValidator(_endpoint)] | None = None
+    """Where other silos reach the direct lane, if not on the host of `advertise`. Port 0: the port really bound."""
     name: Annotated[str, AfterValidator(_name)] | None = None
     """The name for people, the same after a restart; the advertised endpoint where none is given."""
     meta: Pairs = {}

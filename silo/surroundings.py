@@ -41,6 +41,7 @@ class Surroundings:
 
     Args:
         open_transport: makes the transport; what is passed adds its services to the same server.
+        open_direct: makes the transport of the direct lane; None for silos that are to talk by the first alone.
         open_directory, open_membership: make these, connected when first used.
         new_incarnation: tells one start of a silo from the next.
         rng: chance, and secrets: a `random.SystemRandom` outside of simulation.
@@ -54,6 +55,7 @@ class Surroundings:
     new_incarnation: Callable[[], int]
     rng: random.Random
     process: ProcessIdentity | None = None
+    open_direct: Callable[[], Transport] | None = None
     open_storage: Callable[[], GrainStorage] | None = None
     """Makes where persistent state is kept; None where no grain may have any."""
     stopwatch: Callable[[], float] = time.perf_counter
@@ -85,6 +87,7 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
         new_incarnation=lambda: time.time_ns() // 1000,
         rng=random.SystemRandom(),
         process=process_identity(),
+        open_direct=open_tcp if settings.direct else None,
         open_storage=lambda: RedisStorage.at(settings.storage or url, cluster),
     )
 
@@ -114,3 +117,10 @@ def open_grpc(services: Sequence[Callable[[grpc.aio.Server], None]] = ()) -> Tra
     from silo.messaging.grpc_transport import GrpcTransport
 
     return GrpcTransport(services=services)
+
+
+def open_tcp() -> Transport:
+    """The transport of the direct lane."""
+    from silo.messaging.direct_transport import DirectTransport
+
+    return DirectTransport()

@@ -30,6 +30,8 @@ NONCE_BYTES = 16
 """The length of challenges and session nonces."""
 ORDERS = "orders"
 """The feature of a peer that takes orders for many grains in one frame."""
+DIRECT = "direct"
+"""The feature of a silo whose links may take the direct lane."""
 FEATURES = (ORDERS,)
 """What a process of this version can do beyond the protocol version."""
 _SILO_NAME = re.compile(r"@\d+$")
@@ -88,6 +90,8 @@ class Terms(msgspec.Struct, array_like=True):
     session: bytes
     received: int
     """The number of the last frame received in that session."""
+    direct: str = ""
+    """`host:port` of the listener's direct lane, where both ends may take it."""
 
 
 class Welcome(msgspec.Struct, array_like=True, tag=66):
@@ -393,13 +397,14 @@ class ListenerGreeting:
         if self._credentials is not None and not self._credentials.holds(self._role):
             raise Refused(RefusalCode.TOKEN, f"{self._identity.name} holds no token that could verify a {self._role}")
 
-    def welcome(self, *, challenge: bytes, session: bytes, received: int) -> bytes:
+    def welcome(self, *, challenge: bytes, session: bytes, received: int, direct: str = "") -> bytes:
         """The answer.
 
         Args:
             challenge: fresh for this greeting.
             session: the nonce of our session with this peer.
             received: the number of the last frame received in it.
+            direct: where this silo's direct lane listens, for peers that may take it.
         """
         identity = self._identity
         self._terms = message_encoder.encode(
@@ -412,6 +417,7 @@ class ListenerGreeting:
                 challenge,
                 session,
                 received,
+                direct if DIRECT in self.peer.features else "",
             )
         )
         proof = b""

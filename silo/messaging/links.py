@@ -12,6 +12,7 @@ from typing import NamedTuple
 from silo.directory.addresses import SiloAddress
 from silo.logs import get_logger
 from silo.messaging.carrier import Ending, Pace
+from silo.messaging.direct_lane import DirectLane
 from silo.messaging.greeting import (
     NONCE_BYTES,
     Credentials,
@@ -54,6 +55,7 @@ class Links:
         limits: the bounds of every link.
         rng: jitters pauses, and gives nonces and challenges: outside of simulation it must be a `random.SystemRandom`.
         view_version: the version of this process's view, which each batch names.
+        lane: the direct lane; None for a process whose links all stay on the streams of gRPC.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Links:
         limits: LinkLimits,
         rng: random.Random,
         view_version: Callable[[], int],
+        lane: DirectLane | None = None,
     ) -> None:
         self._transport = transport
         self._identity = identity
@@ -74,6 +77,7 @@ class Links:
         self._limits = limits
         self._rng = rng
         self._view_version = view_version
+        self._lane = lane
         self._links: dict[str, Link] = {}
         self.get = self._links.get
         """The link to the peer of a name, or None."""
@@ -126,7 +130,8 @@ class Links:
             ConnectionLost: nobody answered in time.
         """
         nonce = self._nonce()
-        greeted = await self._dial(endpoint, nonce, expects=None, last=b"")
+        within_s = self._limits.greeting_timeout_s
+        greeted = await self._dial(self._transport, endpoint, nonce, expects=None, last=b"", within_s=within_s)
         known = self._links.get(greeted.peer.name)
         refused = self._closing or greeted.peer.silo in self._ended_silos
         if known is not None or refused:
@@ -228,9 +233,14 @@ class Links:
                     if link.attached or self._links.get(link.peer.name) is not link:
                         continue
                     greeted = await self._dial(
-                        link.endpoint, link.session.nonce, expects=link.peer.silo, last=link.opened
+                        self._transport,
+                        link.endpoint,
+                        link.session.nonce,
+                        expects=link.peer.silo,
+                        last=link.opened,
+                        within_s=self._limits.greeting_timeout_s,
                     )
-                await self._carry_dialled(link, greeted)
+                await self._carry_on_best(link, greeted)
                 attempt = 0
             except Refused as error:
                 link.end(Ending(str(error), error.code, by_peer=True))
@@ -243,14 +253,23 @@ class Links:
             greeted = None
             pause_s = max(redial_s, backoff_s(max(0, attempt - 1), self._limits, self._rng))
 
-    async def _dial(self, endpoint: str, nonce: bytes, *, expects: SiloAddress | None, last: bytes) -> _Greeted:
+    async def _dial(
+        self,
+        transport: Transport,
+        endpoint: str,
+        nonce: bytes,
+        *,
+        expects: SiloAddress | None,
+        last: bytes,
+        within_s: float,
+    ) -> _Greeted:
         challenge = self._nonce()
         greeting = DiallerGreeting(
             self._identity, self._credentials, challenge=challenge, session=nonce, expects=expects, last=last
         )
         try:
-            async with asyncio.timeout(self._limits.greeting_timeout_s):
-                connection = await self._transport.dial(endpoint)
+            async with asyncio.timeout(within_s):
+                connection = await transport.dial(endpoint)
                 try:
                     await connection.write(greeting.hello)
                     answer = await connection.read()
@@ -261,8 +280,63 @@ class Links:
                     await connection.close()
                     raise
         except TimeoutError:
-            raise ConnectionLost(f"no greeting from {endpoint} in {self._limits.greeting_timeout_s} s") from None
+            raise ConnectionLost(f"no greeting from {endpoint} in {within_s} s") from None
         return _Greeted(connection, peer, terms, challenge, last, greeting)
+
+    async def _carry_on_best(self, link: Link, greeted: _Greeted) -> None:
+        """Carry the link over the peer's direct lane, where there is one that holds; else over what was dialled."""
+        lane = self._lane
+        if lane is None or not greeted.terms.direct:
+            await self._carry_dialled(link, greeted)
+            return
+        direct = None
+        if not lane.is_avoided(link.peer.name, asyncio.get_running_loop().time()):
+            direct = await self._greet_directly(link, lane, greeted.terms.direct)
+        if direct is None:
+            await self._carry_until_direct(link, lane, greeted)
+        else:
+            await greeted.connection.close()
+            await self._carry_directly(link, lane, direct)
+
+    async def _greet_directly(self, link: Link, lane: DirectLane, endpoint: str) -> _Greeted | None:
+        """The greeting over the peer's direct lane; None where it cannot be had now."""
+        try:
+            return await self._dial(
+                lane.transport,
+                endpoint,
+                link.session.nonce,
+                expects=link.peer.silo,
+                last=link.opened,
+                within_s=self._limits.greeting_timeout_s / 2,  # the listener still waits on the stream of gRPC
+            )
+        except (ConnectionLost, Refused) as error:
+            log.info("link.direct_lane_failed", peer=link.peer.name, endpoint=endpoint, why=str(error))
+            lane.failed(link.peer.name, asyncio.get_running_loop().time(), self._limits)
+            return None
+
+    async def _carry_directly(self, link: Link, lane: DirectLane, direct: _Greeted) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self._carry_dialled(link, direct)
+        lasted_s = loop.time() - began
+        if link.ending is None and not link.attached and lasted_s < self._limits.direct_trust_s:
+            log.info("link.direct_lane_lost", peer=link.peer.name, after_s=round(lasted_s, 3))
+            lane.failed(link.peer.name, loop.time(), self._limits)
+
+    async def _carry_until_direct(self, link: Link, lane: DirectLane, greeted: _Greeted) -> None:
+        """Carry the link over the stream of gRPC, of which the direct lane takes the place once it can be had."""
+        carrying = asyncio.get_running_loop().create_task(self._carry_dialled(link, greeted))
+        try:
+            while not carrying.done():
+                await asyncio.wait({carrying}, timeout=self._limits.direct_retry_s)
+                if not carrying.done():
+                    direct = await self._greet_directly(link, lane, greeted.terms.direct)
+                    if direct is not None:
+                        await self._carry_directly(link, lane, direct)
+            carrying.result()
+        finally:
+            carrying.cancel()
+            await asyncio.gather(carrying, return_exceptions=True)
 
     async def _carry_dialled(self, link: Link, greeted: _Greeted) -> None:
         session, terms, connection = link.session, greeted.terms, greeted.connection
@@ -297,7 +371,10 @@ class Links:
             resumes = before is not None and before.session.peer_nonce in (b"", hello.session)
             nonce = before.session.nonce if before is not None and resumes else self._offer(peer.name, hello.session)
             received = before.session.received if before is not None and resumes else 0
-            await connection.write(greeting.welcome(challenge=self._nonce(), session=nonce, received=received))
+            direct = self._lane.endpoint if self._lane is not None else ""
+            await connection.write(
+                greeting.welcome(challenge=self._nonce(), session=nonce, received=received, direct=direct)
+            )
             proof = greeting.on_proof(await _next(connection))
         except Refused as error:
             await connection.write(error.message())

@@ -21,7 +21,7 @@ from silo.directory.errors import Overloaded, PayloadTooLarge
 from silo.messaging.chunks import LARGE, Joiner, Splitter
 from silo.messaging.envelope import Envelope, requests_of
 from silo.messaging.limits import LinkLimits
-from silo.wire.frames import Batch, Cancel, Chunk, Flag, Frame, Order, Orders, Request
+from silo.wire.frames import Batch, Cancel, Chunk, Flag, Frame, Offer, Order, Orders, Reply, Request
 
 FRAME_OVERHEAD_BYTES = 160
 """What a frame is reckoned to take beside its payload."""
@@ -123,35 +123,35 @@ class Session:
             Overloaded: a request beyond the bounds of the queue, unless forced; other frames are never refused.
             PayloadTooLarge: the frame could never be sent.
         """
-        payload = len(frame.payload) if isinstance(frame, LARGE) else 0
         limits = self._limits
-        if payload > limits.frame_bytes_max:
-            raise PayloadTooLarge(
-                f"{payload} bytes in one {type(frame).__name__.lower()}; frame_bytes_max is {limits.frame_bytes_max}",
-                payload,
-                limits.frame_bytes_max,
-            )
+        is_request = type(frame) is Request
+        if is_request or type(frame) is Reply or type(frame) is Offer:
+            payload = len(frame.payload)
+            if payload > limits.frame_bytes_max:
+                raise PayloadTooLarge(
+                    f"{payload} bytes in one {type(frame).__name__.lower()}; frame_bytes_max is {limits.frame_bytes_max}",
+                    payload,
+                    limits.frame_bytes_max,
+                )
+        else:
+            payload = 0
         outgoing = _Outgoing(frame, payload + FRAME_OVERHEAD_BYTES, deadline, on_written)
-        if type(frame) is Request:
-            if not force and self._queued_requests:
-                self._check_room(payload)
-            self._queued_requests += 1
+        lane = self._urgent
+        if is_request:
+            queued = self._queued_requests
+            if queued and not force:
+                if queued >= limits.queue_requests_max:
+                    raise Overloaded(f"{queued} requests wait for the link", "queue_requests_max")
+                if self._queued_bytes + payload > limits.queue_bytes_max:
+                    raise Overloaded(f"{self._queued_bytes} bytes of requests wait for the link", "queue_bytes_max")
+            self._queued_requests = queued + 1
             self._queued_bytes += payload
             if not frame.flags & Flag.FORWARDED:
                 self._withdrawable[frame.id] = outgoing
             lane = self._requests
         elif type(frame) is Cancel:
             lane = self._requests  # behind the request that it is about
-        else:
-            lane = self._urgent
         (self._large if payload > limits.chunk_bytes else lane).append(outgoing)
-
-    def _check_room(self, payload: int) -> None:
-        limits = self._limits
-        if self._queued_requests >= limits.queue_requests_max:
-            raise Overloaded(f"{self._queued_requests} requests wait for the link", "queue_requests_max")
-        if self._queued_bytes + payload > limits.queue_bytes_max:
-            raise Overloaded(f"{self._queued_bytes} bytes of requests wait for the link", "queue_bytes_max")
 
     def withdraw(self, request_id: int) -> bool:
         """Take a request of our own back. True: it had not been written whole, and now never will be."""
@@ -214,9 +214,10 @@ class Session:
             if frame is None:
                 continue
             if type(frame) is Request:
+                flags = frame.flags
                 self._queued_requests -= 1  # as in `_left_queue`
                 self._queued_bytes -= outgoing.size - FRAME_OVERHEAD_BYTES
-                if not frame.flags & Flag.FORWARDED:
+                if not flags & Flag.FORWARDED:
                     self._withdrawable.pop(frame.id, None)
                 deadline = outgoing.deadline
                 if deadline is not None:
@@ -224,7 +225,7 @@ class Session:
                     if left_s <= 0:
                         continue  # whoever waited for it has been answered by their own timer
                     frame.left_s = left_s
-                if frame.flags & Flag.CONTROL and self.puts_orders_together and outgoing.on_written is None:
+                if flags & Flag.CONTROL and self.puts_orders_together and outgoing.on_written is None:
                     envelope = self._take_orders(frame, lane, written, now, bytes_max - size)
                     if envelope is not None:
                         if deadline is not None:

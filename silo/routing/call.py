@@ -192,14 +192,15 @@ class Call(msgspec.Struct, eq=False):
     def measure(self) -> int:
         """Reckon its size: the bytes of its payload, or of the outermost objects where there is none yet."""
         if self.encoded is not None:
-            self.size = len(self.encoded)
+            size = len(self.encoded)
         else:
-            self.size = 0
+            size = 0
             for arg in self.args or ():
-                self.size += getsizeof(arg)
+                size += getsizeof(arg)
             if self.kwargs:
-                self.size += sum(map(getsizeof, self.kwargs.values()))
-        return self.size
+                size += sum(map(getsizeof, self.kwargs.values()))
+        self.size = size
+        return size
 
     def isolate(self, codec: ValueCodec) -> None:
         """Part from the caller's objects, as a remote call would; raises SerializationError."""
@@ -215,7 +216,9 @@ class Call(msgspec.Struct, eq=False):
         expected: Entry | None = None,
     ) -> Request:
         """The frame that carries this call onwards; the time left is filled in when it is written."""
-        payload = self.payload(codec)
+        payload = self.encoded
+        if payload is None:
+            payload = self.payload(codec)
         return Request(
             self.id,
             self.grain,

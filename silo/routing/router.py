@@ -127,6 +127,10 @@ class Router:
         """Calls that came back more than once, and when they are tried again."""
         self.dead: frozenset[SiloAddress] = frozenset()
         """The silos that the newest view declares dead: told before anything is done about it."""
+        self._going: frozenset[SiloAddress] = frozenset()
+        """Those that have said that they will leave."""
+        self._avoided: frozenset[SiloAddress] = frozenset((me,))
+        """Both, and this one: an entry that names one of them sends no call there."""
         self._given_up: frozenset[SiloAddress] = frozenset()
         """Those for which all has been done."""
         self._cordoned: frozenset[SiloAddress] = frozenset()
@@ -135,7 +139,6 @@ class Router:
         self._placing_for_others: dict[tuple[str, GrainId], tuple[Destination, float]] = {}
         """Likewise for a caller of another silo, and until when its later calls follow; the oldest first."""
         self._arrivals = Arrivals(limits.arrived_calls_max, limits.arrived_bytes_max)
-        self._going: set[SiloAddress] = set()
         self.forwarded = ForwardedCalls(limits.forwarded_noted_max)
         """What is known of the calls that come here by way of other silos."""
         self._claims = Claims(
@@ -202,7 +205,7 @@ class Router:
             self._here(call, activation)
             return
         entry = self._cache.get(grain)
-        if entry is not None and self._may_serve(entry):
+        if entry is not None and entry.silo not in self._avoided:
             self._send(call, entry, entry.silo, None)
             return
         placing = self._placing_of(call)
@@ -266,10 +269,6 @@ class Router:
                 call.target = None
                 self.route(call)
 
-    def _may_serve(self, entry: Entry) -> bool:
-        silo = entry.silo
-        return silo not in self.dead and silo not in self._going and silo != self.me
-
     def _here(self, call: Call, activation: Activation) -> None:
         if call.flags & Flag.CONTROL:
             if call.flags & Flag.INNER:
@@ -309,8 +308,10 @@ class Router:
         flags = call.flags & ~(Flag.PLACED | Flag.FORWARDED)
         if entry is None:
             flags |= Flag.PLACED
+        origin = call.origin
+        on_written: Callable[[], None] | None = None
         try:
-            if call.origin is None:
+            if origin is None:
                 if not self.book.lanes.enter(call, name, tracked=True):
                     call.payload(self._codec)
                     return
@@ -326,30 +327,24 @@ class Router:
                 self._hand_on(call, silo, entry)
                 flags |= Flag.FORWARDED
             link = self._links.get(name) or self._links.to(silo)
-            self._write(call, link, entry, flags, expected)
+            request = call.as_request(
+                self._codec, origin or self.me, flags, entry.epoch if entry is not None else 0, expected
+            )
+            if origin is None:
+                call.sent_at = self._loop.time()
+                call.forwarder = None
+            else:  # should it not be written, the frame is all that is left of the call
+                request.left_s = call.left_s(self._loop.time())
+            call.target = name
+            if len(request.payload) >= self.book.large_bytes and call.lane is not None:
+                on_written = self.book.lanes.block(call)
+            link.send(request, call.deadline, on_written, origin is not None or call.tries > 0)
         except SiloError as error:
-            self.book.lanes.leave(call)
-            call.on_answer(call, Answer.failed(error))
-
-    def _write(self, call: Call, link: Link, entry: Entry | None, flags: int, expected: Entry | None) -> None:
-        request = call.as_request(
-            self._codec, call.origin or self.me, flags, entry.epoch if entry is not None else 0, expected
-        )
-        if call.origin is not None:  # should it not be written, the frame is all that is left of the call
-            request.left_s = call.left_s(self._loop.time())
-        else:
-            call.sent_at = self._loop.time()
-            call.forwarder = None
-        call.target = link.peer.name
-        is_large = len(request.payload) >= self.book.large_bytes and call.lane is not None
-        on_written = self.book.lanes.block(call) if is_large else None
-        try:
-            link.send(request, call.deadline, on_written, call.origin is not None or call.tries > 0)
-        except SiloError:
             call.target = None
             if on_written is not None:
                 on_written()
-            raise
+            self.book.lanes.leave(call)
+            call.on_answer(call, Answer.failed(error))
 
     def _hand_on(self, call: Call, silo: SiloAddress, entry: Entry | None) -> None:
         """A call of another silo goes further: it is that silo's business now, and the next one's."""
@@ -679,7 +674,7 @@ class Router:
             self._cache.forget_silo(peer)  # its row may have vanished: then nobody will ever declare it dead
         for call in retry:
             self._not_reached(call, peer, NotExecuted(f"{call.grain}: {peer} could not be reached: {because}"))
-        self._going.discard(peer)
+        self._avoid(self._going - {peer})
         self._hand_back(unsent, unknown, because)
 
     def _lost_with(self, calls: Iterable[Call], peer: SiloAddress, because: str) -> None:
@@ -710,10 +705,19 @@ class Router:
 
     def on_going(self, peer: SiloAddress) -> None:
         """The peer hosts nothing any more and will leave: send it no new calls."""
-        self._going.add(peer)
+        self._avoid(self._going | {peer})
         self._cache.forget_silo(peer)
         self._unreached.release(peer)
         self._forget_placings(peer)
+
+    def on_dead(self, dead: frozenset[SiloAddress]) -> None:
+        """A new view says which silos are dead: from now on nothing goes there, and nothing that they say counts."""
+        self.dead = dead
+        self._avoid(self._going)
+
+    def _avoid(self, going: frozenset[SiloAddress]) -> None:
+        self._going = going
+        self._avoided = self.dead | going | {self.me}
 
     def on_chance(self, why: Chance) -> None:
         """What had no place may have one now."""
@@ -724,7 +728,7 @@ class Router:
         return silo in self._going
 
     def on_view(self, view: View) -> None:
-        self._going = {silo for silo in self._going if view.is_alive(silo)}
+        self._avoid(frozenset(silo for silo in self._going if view.is_alive(silo)))
         uncordoned = any(view.takes_placements(silo) for silo in self._cordoned)
         self._cordoned = frozenset(row.silo for row in view.active() if row.cordoned)
         self._resolver.on_chance(Chance.UNCORDONED if uncordoned else Chance.MEMBERS_CHANGED)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from silo.directory.errors import EndpointInUse
+from silo.messaging.direct_transport import DirectTransport
 from silo.messaging.grpc_transport import GrpcTransport
 from silo.messaging.transport import Connection, ConnectionLost, Listener, Transport
 from silo.testing.network import MemoryNetwork
@@ -50,10 +51,12 @@ class Bench:
         await self.there.close()
 
 
-@pytest.fixture(params=["grpc", "memory"])
+@pytest.fixture(params=["grpc", "direct", "memory"])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     if request.param == "grpc":
         bench = Bench(GrpcTransport(), GrpcTransport())
+    elif request.param == "direct":
+        bench = Bench(DirectTransport(), DirectTransport())
     else:
         network = MemoryNetwork(random.Random(1))
         bench = Bench(network.transport("here"), network.transport("there"))
@@ -176,7 +179,7 @@ async def test_a_writer_waits_for_a_reader_that_does_not_read(bench: Bench) -> N
 
 
 async def test_a_dial_that_is_given_up_leaves_nothing_behind(bench: Bench) -> None:
-    endpoint = await bench.listen()
+    endpoint = await bench.listen(echo)
     before = len(asyncio.all_tasks())
     for _ in range(20):
         dialling = asyncio.create_task(bench.here.dial(endpoint))
@@ -184,7 +187,6 @@ async def test_a_dial_that_is_given_up_leaves_nothing_behind(bench: Bench) -> No
         dialling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await dialling
-    bench.let_go()
     async with asyncio.timeout(5):
         while len(asyncio.all_tasks()) > before:  # noqa: ASYNC110 - nothing announces the end of another's task
             await asyncio.sleep(0.01)

@@ -118,7 +118,8 @@ MESSAGES: dict[str, Message] = {
         1, 1, ("feature",), "prod", str(ONE), "silo", ONE, "1.0", TWO, True, bytes(range(16)), bytes(16), b"last"
     ),
     "welcome": Welcome(
-        message_encoder.encode(Terms(1, ("feature",), str(TWO), TWO, "1.0", bytes(range(16)), bytes(16), 4)), bytes(32)
+        message_encoder.encode(Terms(1, ("feature",), str(TWO), TWO, "1.0", bytes(range(16)), bytes(16), 4, "a:7001")),
+        bytes(32),
     ),
     "refusal": Refusal(RefusalCode.TOKEN, "no"),
     "proof": Proof(4, bytes(32)),
@@ -169,6 +170,12 @@ def test_a_frame_of_a_version_before_legs_is_read_as_on_its_first(name: str) -> 
     assert isinstance(read, Batch)
     assert [getattr(frame, "leg", None) for frame in read.frames] == [0]
     assert read.frames == tuple(msgspec.structs.replace(FRAMES[name], leg=0) for _ in read.frames)
+
+
+def test_a_welcome_of_a_version_before_the_direct_lane_offers_none() -> None:
+    read = message_decoder.decode(bytes.fromhex((GOLDEN / "welcome_before_direct.hex").read_text()))
+    assert isinstance(read, Welcome)
+    assert msgspec.msgpack.decode(read.terms, type=Terms).direct == ""
 
 
 def test_a_load_of_a_version_before_capacity_is_read_as_of_a_silo_that_has_no_bound() -> None:
