@@ -106,6 +106,8 @@ class Caller:
             answer = self._telemetry.called(call, self._send)
         elif self.closed or method.one_way or self._held_back or not (self._right is None or self._right.is_held()):
             answer = self._send(call)
+        elif not call.flags & Flag.INNER or not _in_hook():
+            return self._book.begin(call)
         else:
             answer = self._book.wait_for(call)
         return _while_waiting(answer) if call.flags & Flag.INNER else answer
@@ -181,6 +183,12 @@ class Caller:
         call.codec = CODEC_PLAIN
         answer = self._send(call) if self._telemetry is None else self._telemetry.called(call, self._send)
         return await (_while_waiting(answer) if call.flags & Flag.INNER else answer)
+
+
+def _in_hook() -> bool:
+    """Whether what runs here is a grain's hook, and no turn."""
+    turn = current_turn.get()
+    return turn is not None and turn.call is None
 
 
 def _while_waiting(answer: Awaitable[Any]) -> Awaitable[Any]:

@@ -45,7 +45,7 @@ from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
 from silo.serialization.serializer import Serializer
 from silo.surroundings import open_grpc
 from silo.tasks import Tasks
-from silo.wire.frames import OUTCOMES, Cancel, Frame, Gateways, GoAway, Outcome, Reply, Request
+from silo.wire.frames import OUTCOMES, VALUE, Cancel, Frame, Gateways, GoAway, Outcome, Reply, Request
 
 if TYPE_CHECKING:
     from silo.management import Management
@@ -457,7 +457,7 @@ class Client:
             call.target = link.peer.name
             request = call.as_request(self._codec, None, call.flags)
             large = len(request.payload) >= self._book.large_bytes
-            link.send(
+            call.outgoing = link.send(
                 request,
                 deadline=call.deadline,
                 on_written=self._book.lanes.block(call) if large else None,
@@ -476,7 +476,7 @@ class Client:
         link = self._links.get(call.target)
         if link is None:
             return False
-        if link.withdraw(call.id):
+        if link.withdraw(call.outgoing):
             if not link.attached:  # it waited for a connection all the time: that is what its caller should hear
                 call.target, call.obstacle = None, self._no_gateway()
             return True
@@ -517,6 +517,9 @@ class Client:
             if self._telemetry is not None:
                 self._telemetry.answered_late()
             return
+        if reply.outcome == VALUE:
+            self._book.returned(call, reply)
+            return
         if reply.outcome == Outcome.MOVED:
             self._on_going(link)
             self._again(call, NotExecuted(f"{call.grain}: no gateway would take the call"))
@@ -533,7 +536,7 @@ class Client:
             self._trouble = f"the connection to {link.peer.name} was lost"
         self._choose_candidates()
         for call in self._book.sent_to(link.peer.name):
-            if link.withdraw(call.id):
+            if link.withdraw(call.outgoing):
                 self._again(call, self._no_gateway())
 
     def on_lost(self, link: Link, unsent: list[Frame], unknown: list[Frame], because: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
 from silo.class_checks import (
     BASE,
@@ -39,6 +40,13 @@ class CallOptions:
 
 
 NO_OPTIONS: Final = CallOptions()
+
+
+@runtime_checkable
+class Abandonable(Protocol):
+    """What is to be told that whoever awaits it was cancelled; a coroutine sees that by itself."""
+
+    def abandon(self) -> None: ...
 
 
 class CallTarget(Protocol):
@@ -213,7 +221,13 @@ def _method(kind: GrainKind, spec: MethodSpec) -> Callable[..., Any]:
     async def call(self: Reference, *args: Any, **kwargs: Any) -> Any:
         if kwargs or not low <= len(args) <= high:
             spec.check(args, kwargs)
-        return await self._silo_target.call(self._silo_id, kind, spec, args, kwargs, self._silo_options)  # pyright: ignore[reportPrivateUsage] - becomes a method
+        answer = self._silo_target.call(self._silo_id, kind, spec, args, kwargs, self._silo_options)  # pyright: ignore[reportPrivateUsage] - becomes a method
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if isinstance(answer, Abandonable):
+                answer.abandon()
+            raise
 
     function = spec.function
     call.__name__ = spec.name

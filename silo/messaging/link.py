@@ -14,7 +14,7 @@ from typing import Protocol
 from silo.messaging.carrier import Carrier, Ending, Pace
 from silo.messaging.greeting import ORDERS, Peer, RefusalCode
 from silo.messaging.limits import LinkLimits
-from silo.messaging.session import Session, SessionBroken
+from silo.messaging.session import Outgoing, Session, SessionBroken
 from silo.messaging.transport import Connection
 from silo.wire.frames import Frame
 
@@ -106,10 +106,10 @@ class Link:
         deadline: float | None = None,
         on_written: Callable[[], None] | None = None,
         force: bool = False,
-    ) -> None:
+    ) -> Outgoing | None:
         """Queue a frame, which belongs to the link from now on; never waits.
 
-        On a link that has ended the frame comes back through `on_lost`, soon.
+        On a link that has ended the frame comes back through `on_lost`, soon. Else the answer is what `withdraw` takes.
 
         Args:
             frame: goes out with all else that waits, before requests unless it is one.
@@ -125,14 +125,15 @@ class Link:
         if self._ending is not None:
             unsent, unknown = [frame], list[Frame]()
             self._loop.call_soon(self._handler.on_lost, self, unsent, unknown, self._ending.text)
-            return
-        self.session.push(frame, deadline, on_written, force)
+            return None
+        outgoing = self.session.push(frame, deadline, on_written, force)
         if self._carrier is not None:
             self._carrier.wake()
+        return outgoing
 
-    def withdraw(self, request_id: int) -> bool:
-        """Take back a request that this process made itself. True: it had not been written whole, and never will be."""
-        return self.session.withdraw(request_id)
+    def withdraw(self, outgoing: Outgoing | None) -> bool:
+        """Take back a request that was given to this link. True: it had not been written whole, and never will be."""
+        return outgoing is not None and self.session.withdraw(outgoing)
 
     # -- what Links calls ---------------------------------------------------------------------------------------------
 

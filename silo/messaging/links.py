@@ -81,6 +81,9 @@ class Links:
         self._links: dict[str, Link] = {}
         self.get = self._links.get
         """The link to the peer of a name, or None."""
+        self._by_silo: dict[SiloAddress, Link] = {}
+        self.of_silo = self._by_silo.get
+        """The link to a silo, or None."""
         self._dialling: dict[Link, asyncio.Task[None]] = {}
         self._ended_silos: OrderedDict[SiloAddress, str] = OrderedDict()
         self._offered: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
@@ -95,7 +98,7 @@ class Links:
 
         For a silo that `end` was told of, or after `close`, it is a link that has ended already.
         """
-        link = self._links.get(str(silo))
+        link = self._by_silo.get(silo)
         if link is not None:
             return link
         if silo == self._identity.silo:
@@ -118,7 +121,7 @@ class Links:
         self._ended_silos[silo] = because
         while len(self._ended_silos) > self._limits.ended_silos_max:
             self._ended_silos.popitem(last=False)
-        link = self._links.get(str(silo))
+        link = self._by_silo.get(silo)
         if link is not None:
             link.end(Ending(because, RefusalCode.DEAD))
 
@@ -210,6 +213,8 @@ class Links:
 
     def _begin(self, link: Link, connecting: Coroutine[None, None, None] | None) -> None:
         self._links[link.peer.name] = link
+        if link.peer.silo is not None:
+            self._by_silo[link.peer.silo] = link
         if connecting is not None:
             task = asyncio.get_running_loop().create_task(connecting)
             self._dialling[link] = task
@@ -218,6 +223,8 @@ class Links:
     def _forget(self, link: Link) -> None:
         if self._links.get(link.peer.name) is link:
             del self._links[link.peer.name]
+            if link.peer.silo is not None:
+                self._by_silo.pop(link.peer.silo, None)
 
     # -- dialling -----------------------------------------------------------------------------------------------------
 

@@ -44,10 +44,11 @@ class Leftovers(NamedTuple):
     """Written and not acknowledged."""
 
 
-class _Outgoing(msgspec.Struct):
-    """A frame on its way; `frame` becomes None when it is withdrawn."""
+class Outgoing(msgspec.Struct):
+    """A frame that waits to be written; whoever pushed it can withdraw it by this."""
 
     frame: Frame | None
+    """None once it was written whole, withdrawn, or given back."""
     size: int
     deadline: float | None = None
     on_written: Callable[[], None] | None = None
@@ -56,7 +57,7 @@ class _Outgoing(msgspec.Struct):
 class _Stream(msgspec.Struct):
     """A large frame of which some pieces have been taken."""
 
-    outgoing: _Outgoing
+    outgoing: Outgoing
     pieces: Splitter
 
 
@@ -93,12 +94,11 @@ class Session:
         self.puts_orders_together = False
         """Whether the peer takes orders for many grains in one frame."""
         self._limits = limits
-        self._urgent: deque[_Outgoing] = deque()
-        self._requests: deque[_Outgoing] = deque()
-        self._large: deque[_Outgoing] = deque()
+        self._urgent: deque[Outgoing] = deque()
+        self._requests: deque[Outgoing] = deque()
+        self._large: deque[Outgoing] = deque()
         self._streams: deque[_Stream] = deque()
         self._streams_begun = 0
-        self._withdrawable: dict[int, _Outgoing] = {}
         self._queued_requests = 0
         self._queued_bytes = 0
         self._unacked: deque[Written] = deque()
@@ -116,7 +116,7 @@ class Session:
         deadline: float | None = None,
         on_written: Callable[[], None] | None = None,
         force: bool = False,
-    ) -> None:
+    ) -> Outgoing:
         """Queue a frame; from now on it belongs to the session, which sets its `left_s`.
 
         Raises:
@@ -135,7 +135,7 @@ class Session:
                 )
         else:
             payload = 0
-        outgoing = _Outgoing(frame, payload + FRAME_OVERHEAD_BYTES, deadline, on_written)
+        outgoing = Outgoing(frame, payload + FRAME_OVERHEAD_BYTES, deadline, on_written)
         lane = self._urgent
         if is_request:
             queued = self._queued_requests
@@ -146,27 +146,24 @@ class Session:
                     raise Overloaded(f"{self._queued_bytes} bytes of requests wait for the link", "queue_bytes_max")
             self._queued_requests = queued + 1
             self._queued_bytes += payload
-            if not frame.flags & Flag.FORWARDED:
-                self._withdrawable[frame.id] = outgoing
             lane = self._requests
         elif type(frame) is Cancel:
             lane = self._requests  # behind the request that it is about
         (self._large if payload > limits.chunk_bytes else lane).append(outgoing)
+        return outgoing
 
-    def withdraw(self, request_id: int) -> bool:
-        """Take a request of our own back. True: it had not been written whole, and now never will be."""
-        outgoing = self._withdrawable.get(request_id)
-        if outgoing is None or not isinstance(outgoing.frame, Request):
+    def withdraw(self, outgoing: Outgoing) -> bool:
+        """Take a request back. True: it had not been written whole, and now never will be."""
+        if not isinstance(outgoing.frame, Request):
             return False
-        self._left_queue(outgoing, outgoing.frame)
-        outgoing.frame = None
+        self._left_queue(outgoing)
         return True
 
-    def _left_queue(self, outgoing: _Outgoing, request: Request) -> None:
+    def _left_queue(self, outgoing: Outgoing) -> None:
+        """A request is no longer among those that wait."""
         self._queued_requests -= 1
         self._queued_bytes -= outgoing.size - FRAME_OVERHEAD_BYTES
-        if not request.flags & Flag.FORWARDED:
-            self._withdrawable.pop(request.id, None)
+        outgoing.frame = None
 
     def take(self, now: float) -> Written | None:
         """The next batch to write: what must be written again first, then what waits. None: nothing, or no room."""
@@ -202,7 +199,7 @@ class Session:
         self._unacked_bytes += written.size
         return written
 
-    def _take_lane(self, lane: deque[_Outgoing], frames: list[Frame], written: Written, now: float) -> None:
+    def _take_lane(self, lane: deque[Outgoing], frames: list[Frame], written: Written, now: float) -> None:
         frames_max, bytes_max = self._limits.batch_frames_max, self._limits.batch_bytes_max
         size = written.size
         while lane and len(frames) < frames_max:
@@ -217,8 +214,7 @@ class Session:
                 flags = frame.flags
                 self._queued_requests -= 1  # as in `_left_queue`
                 self._queued_bytes -= outgoing.size - FRAME_OVERHEAD_BYTES
-                if not flags & Flag.FORWARDED:
-                    self._withdrawable.pop(frame.id, None)
+                outgoing.frame = None
                 deadline = outgoing.deadline
                 if deadline is not None:
                     left_s = deadline - now
@@ -242,7 +238,7 @@ class Session:
         written.size = size
 
     def _take_orders(
-        self, first: Request, lane: deque[_Outgoing], written: Written, now: float, bytes_max: int
+        self, first: Request, lane: deque[Outgoing], written: Written, now: float, bytes_max: int
     ) -> Envelope | None:
         """An order with those that stand right behind it and are alike; None where there are none."""
         envelope: Envelope | None = None
@@ -255,7 +251,7 @@ class Session:
                 envelope = envelope or Envelope(first, bytes_max)
                 if not envelope.takes(request):
                     break
-                self._left_queue(outgoing, request)
+                self._left_queue(outgoing)
             lane.popleft()
             if request is None or envelope is None:
                 continue
@@ -276,7 +272,7 @@ class Session:
         outgoing = stream.outgoing
         frame = outgoing.frame
         if isinstance(frame, Request) and outgoing.deadline is not None and outgoing.deadline <= now:
-            self._left_queue(outgoing, frame)
+            self._left_queue(outgoing)
             frame = None
         if frame is None:
             frames.append(Chunk(stream.pieces.stream, b"", last=True, dropped=True))
@@ -289,19 +285,19 @@ class Session:
             self._streams.append(stream)
             return
         if isinstance(frame, Request):
-            self._left_queue(outgoing, frame)
+            self._left_queue(outgoing)
         if outgoing.on_written is not None:
             written.on_written.append(outgoing.on_written)
         written.whole = frame
 
-    def _begin_stream(self, outgoing: _Outgoing, now: float) -> None:
+    def _begin_stream(self, outgoing: Outgoing, now: float) -> None:
         frame = outgoing.frame
         if not isinstance(frame, LARGE):
             return  # it was withdrawn
         if isinstance(frame, Request) and outgoing.deadline is not None:
             frame.left_s = outgoing.deadline - now
             if frame.left_s <= 0:
-                self._left_queue(outgoing, frame)
+                self._left_queue(outgoing)
                 return
         self._streams_begun += 1
         pieces = Splitter(self._streams_begun, frame, self._limits.chunk_bytes)
@@ -427,8 +423,9 @@ class Session:
                 unknown.append(written.whole)
         waiting = [*(stream.outgoing for stream in self._streams), *self._large, *self._urgent, *self._requests]
         unsent = [outgoing.frame for outgoing in waiting if outgoing.frame is not None]
+        for outgoing in waiting:
+            outgoing.frame = None
         for lane in (self._streams, self._large, self._urgent, self._requests, self._unacked, self._resend):
             lane.clear()
-        self._withdrawable.clear()
         self._queued_requests = self._queued_bytes = self._unacked_bytes = 0
         return Leftovers(unsent, unknown)

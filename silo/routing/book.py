@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from silo.directory.addresses import SiloAddress
-from silo.directory.errors import CallExpired, NotExecuted, OutcomeUnknown, Overloaded, SiloUnavailable
+from silo.directory.errors import CallExpired, NotExecuted, OutcomeUnknown, Overloaded, SiloError, SiloUnavailable
 from silo.logs import get_logger
 from silo.routing.call import Answer, Call, ValueCodec, resolve
 from silo.routing.deadlines import Deadlines
@@ -70,6 +70,8 @@ class CallBook:
         self._deadlines = Deadlines(self._open, self._overdue)
         self._empty: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.time: Callable[[], float] = self._first_time
+        """Now, by the clock that deadlines go by."""
         self._route: Callable[[Call], None]
         self._recall: Callable[[Call], bool]
 
@@ -87,9 +89,9 @@ class CallBook:
         self._loop = asyncio.get_running_loop()
         return self._loop
 
-    def time(self) -> float:
-        """Now, by the clock that deadlines go by."""
-        return (self._loop or self._find_loop()).time()
+    def _first_time(self) -> float:
+        self.time = self._find_loop().time
+        return self.time()
 
     def sent_to(self, peer: str) -> list[Call]:
         return [call for call in self._open.values() if call.target == peer]
@@ -116,39 +118,37 @@ class CallBook:
             self._deadlines.watch(call.id, call.deadline, self._loop or self._find_loop())
         self._route(call)
 
-    async def wait_for(self, call: Call) -> Any:
-        """Place a call that is made in this process, and wait for its answer; a caller that is cancelled cancels it."""
+    def begin(self, call: Call) -> Awaitable[Any]:
+        """Place a call that is made in this process; returns what its answer is awaited from.
+
+        Whoever is cancelled while awaiting it abandons the call, where what was returned is that.
+        """
         future: asyncio.Future[Any] = (self._loop or self._find_loop()).create_future()
         call.sink = future
+        call.book = self
         self.place(call)
-        try:
-            if future.done():
-                await self._now_and_then_let_others_run(future)
-            return await future
-        except asyncio.CancelledError:
-            if not call.answered:
-                self.cancel(call)
-            raise
+        if future.done():
+            # Others run not before a call but after one that was answered at once: calls leave in the order they are
+            # made in.
+            self._answered_at_once += 1
+            if self._answered_at_once >= ANSWERED_AT_ONCE_MAX:
+                self._answered_at_once = 0
+                return _after_others(future)
+        return call
 
-    async def _now_and_then_let_others_run(self, future: asyncio.Future[Any]) -> None:
-        """Not before a call but after one that was answered at once: calls leave in the order they are made in."""
-        self._answered_at_once += 1
-        if self._answered_at_once >= ANSWERED_AT_ONCE_MAX:
-            self._answered_at_once = 0
-            future.exception()  # has been seen to, should the caller be cancelled meanwhile
-            await asyncio.sleep(0)
+    async def wait_for(self, call: Call) -> Any:
+        """Place a call that is made in this process, and wait for its answer; a caller that is cancelled cancels it."""
+        answer = self.begin(call)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.abandon(call)
+            raise
 
     def answered(self, call: Call, answer: Answer) -> None:
         """The end of a call: its `on_answer`."""
-        if self._open.pop(call.id, None) is None:
+        if not self._close(call):
             return
-        self._open_bytes -= call.size
-        call.answered = True
-        if call.timer is not None:
-            call.timer.cancel()
-            call.timer = None
-        if call.lane is not None:
-            self.lanes.leave(call)
         sink = call.sink
         if isinstance(sink, asyncio.Future):
             resolve(sink, answer, self._codec)
@@ -157,8 +157,32 @@ class CallBook:
             answer.send_on(link, call_id, self._codec)
         elif call.is_one_way and answer.outcome in NOT_RUN and not call.cancelled:
             self._report_one_way(call, answer)
+
+    def returned(self, call: Call, reply: Reply) -> None:
+        """The end of a call by the value that a reply brings, which is how nearly all end: as `answered`."""
+        sink = call.sink
+        if not isinstance(sink, asyncio.Future):
+            call.on_answer(call, Answer(Outcome.VALUE, None, None, reply.payload, reply.codec, reply.entry))
+        elif self._close(call) and not sink.done():
+            try:
+                sink.set_result(self._codec.decode(reply.payload, reply.codec))
+            except SiloError as unreadable:
+                sink.set_exception(unreadable)
+
+    def _close(self, call: Call) -> bool:
+        """Take a call off the book; False if it is not there any more."""
+        if self._open.pop(call.id, None) is None:
+            return False
+        self._open_bytes -= call.size
+        call.answered = True
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+        if call.lane is not None:
+            self.lanes.leave(call)
         if self._empty is not None and not self._open and not self._empty.done():
             self._empty.set_result(None)
+        return True
 
     def _report_one_way(self, call: Call, answer: Answer) -> None:
         """Nobody waits for a one-way call: that it was not run, or may not have been, is said here or nowhere."""
@@ -166,6 +190,11 @@ class CallBook:
         log.warning(
             "call.one_way_not_run", grain=str(call.grain), method=call.method, caller=call.caller, why=str(error)
         )
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for its answer any more, should it not have come."""
+        if not call.answered:
+            self.cancel(call)
 
     def cancel(self, call: Call) -> None:
         """The caller has gone."""
@@ -232,6 +261,12 @@ class CallBook:
         what = f"{call.grain}.{call.method}: the deadline passed before the call was started{because}"
         call.cancelled = True
         call.on_answer(call, Answer.failed(CallExpired(what) if has_not_started else call.overdue()))
+
+
+async def _after_others(future: asyncio.Future[Any]) -> Any:
+    future.exception()  # has been seen to, should the caller be cancelled meanwhile
+    await asyncio.sleep(0)
+    return future.result()
 
 
 def sink_of(call: Call) -> tuple[Link, int]:

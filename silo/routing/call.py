@@ -14,8 +14,12 @@ from silo.directory.errors import AnswerTooLarge, CallExpired, CallTimeout, NotE
 from silo.wire.frames import Flag, Outcome, Reply, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from silo.class_checks import MethodSpec
     from silo.messaging.link import Link
+    from silo.messaging.session import Outgoing
+    from silo.routing.book import CallBook
     from silo.routing.lanes import Lane
 
 
@@ -44,7 +48,7 @@ class ValueCodec(Protocol):
 class ReplyLink(Protocol):
     """What takes a reply; see `silo.messaging.link.Link`."""
 
-    def send(self, frame: Reply) -> None: ...
+    def send(self, frame: Reply) -> object: ...
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -130,6 +134,8 @@ class Call(msgspec.Struct, eq=False):
     """Who said that it sent the call on to `target`, as long as that has not been heard from itself."""
     target: str | None = None
     """The peer that has it now; None while it has not been sent."""
+    outgoing: Outgoing | None = None
+    """By which it can be taken back from the link to that peer."""
     lane: Lane | None = None
     tries: int = 0
     obstacle: SiloError | None = None
@@ -142,11 +148,24 @@ class Call(msgspec.Struct, eq=False):
     queued_at: float = 0.0
     task: asyncio.Task[None] | None = None
     """The turn that runs it here."""
+    book: CallBook | None = None
+    """Where it is open, if it was made here."""
     timer: asyncio.TimerHandle | None = None
     """Runs once the deadline has passed, until the call is given up."""
 
     def __repr__(self) -> str:
         return f"<call {self.id} {self.grain}.{self.method} from {self.caller}>"
+
+    # What whoever made it here does: await its answer, or give it up.
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        assert isinstance(self.sink, asyncio.Future)
+        return self.sink.__await__()
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        if self.book is not None:
+            self.book.abandon(self)
 
     # What turn admission asks (silo.activation.turns.Turn).
 

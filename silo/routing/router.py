@@ -38,6 +38,7 @@ from silo.routing.unreached import Unreached
 from silo.routing.waking import Chance
 from silo.wire.frames import (
     OUTCOMES,
+    VALUE,
     Admitted,
     Cancel,
     Claim,
@@ -304,7 +305,8 @@ class Router:
 
     def _send(self, call: Call, entry: Entry | None, silo: SiloAddress, expected: Entry | None) -> None:
         """Put the call on the link to the silo that serves its grain by this entry; or, without one, that shall."""
-        name = str(silo)
+        link = self._links.of_silo(silo) or self._links.to(silo)
+        name = link.peer.name
         flags = call.flags & ~(Flag.PLACED | Flag.FORWARDED)
         if entry is None:
             flags |= Flag.PLACED
@@ -326,7 +328,6 @@ class Router:
             else:
                 self._hand_on(call, silo, entry)
                 flags |= Flag.FORWARDED
-            link = self._links.get(name) or self._links.to(silo)
             request = call.as_request(
                 self._codec, origin or self.me, flags, entry.epoch if entry is not None else 0, expected
             )
@@ -338,7 +339,7 @@ class Router:
             call.target = name
             if len(request.payload) >= self.book.large_bytes and call.lane is not None:
                 on_written = self.book.lanes.block(call)
-            link.send(request, call.deadline, on_written, origin is not None or call.tries > 0)
+            call.outgoing = link.send(request, call.deadline, on_written, origin is not None or call.tries > 0)
         except SiloError as error:
             call.target = None
             if on_written is not None:
@@ -580,6 +581,9 @@ class Router:
             placed_on = placing[0].place_on
             if placed_on is not None:
                 self._loads.answered(call.grain, placed_on)
+        if reply.outcome == VALUE:
+            self.book.returned(call, reply)
+            return
         if reply.outcome == Outcome.MOVED:
             entry = self._cache.get(call.grain)
             if entry is not None and str(entry.silo) == call.target:
@@ -759,7 +763,7 @@ class Router:
         link = self._links.get(call.target)
         if link is None:
             return False
-        if link.withdraw(call.id):
+        if link.withdraw(call.outgoing):
             return True
         link.send(Cancel(call.id, call.grain, self.me))
         return False

@@ -56,6 +56,11 @@ class PlainCodec:
 
     def decode(self, payload: bytes | memoryview) -> object:
         """The value in a payload; raises SerializationError, and nothing else, whatever the bytes are."""
+        if 0 < len(payload) <= self._rules.depth_max and payload[0] != MARKED:  # too short to be too deep, as most are
+            try:
+                return self._flat(payload)
+            except Exception:  # noqa: S110 - what is wrong is found, and said, below
+                pass
         return self._decode(payload)
 
     def decode_error(self, payload: bytes | memoryview) -> BaseException:
@@ -74,7 +79,14 @@ class PlainCodec:
 
     def decode_call(self, payload: bytes | memoryview) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments in a payload; raises SerializationError."""
-        root = self._decode(payload, around=2)
+        root: object = None
+        if 0 < len(payload) <= self._rules.depth_max and payload[0] != MARKED:
+            try:
+                root = self._flat(payload)
+            except Exception:  # noqa: S110 - as above
+                pass
+        if root is None:
+            root = self._decode(payload, around=2)
         if type(root) is list:
             return tuple(cast("list[object]", root)), {}
         if type(root) is dict:

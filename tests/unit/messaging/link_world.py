@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from silo.directory.addresses import GrainId, SiloAddress
-from silo.messaging.greeting import Credentials, Identity
+from silo.messaging.direct_lane import DirectLane
+from silo.messaging.greeting import DIRECT, Credentials, Identity
 from silo.messaging.limits import LinkLimits
 from silo.messaging.link import Link
 from silo.messaging.links import Links
 from silo.messaging.permissions import Role
-from silo.messaging.transport import Listener, Transport
+from silo.messaging.transport import Connection, ConnectionLost, Listener, Transport
 from silo.wire.frames import Frame, Reply, Request
 
 GRAIN = GrainId("k", "g")
@@ -24,6 +26,32 @@ def request(number: int, payload: bytes = b"", flags: int = 0) -> Request:
 
 def ids(frames: list[Frame]) -> list[int]:
     return [frame.id for frame in frames if isinstance(frame, Request | Reply)]
+
+
+class LaneTransport:
+    """The transport of a direct lane that a test breaks, or keeps from being dialled.
+
+    Attributes:
+        fails: whether dialling it fails.
+        dialled: the connections that were dialled, the newest last.
+    """
+
+    def __init__(self, inner: Transport) -> None:
+        self.fails = False
+        self.dialled: list[Connection] = []
+        self._inner = inner
+
+    async def dial(self, endpoint: str) -> Connection:
+        if self.fails:
+            raise ConnectionLost(f"{endpoint}: the test has closed it")
+        self.dialled.append(await self._inner.dial(endpoint))
+        return self.dialled[-1]
+
+    async def listen(self, endpoint: str, accept: Callable[[Connection], Awaitable[None]]) -> Listener:
+        return await self._inner.listen(endpoint, accept)
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 class Process:
@@ -41,7 +69,11 @@ class Process:
         seed: int = 0,
         token: str | None = "secret",
         limits: LinkLimits | None = None,
+        lane: DirectLane | None = None,
     ) -> None:
+        if lane is not None:
+            identity = replace(identity, features=(*identity.features, DIRECT))
+        self.lane = lane
         self.transport = transport
         self.identity = identity
         self.answers = False
@@ -53,6 +85,7 @@ class Process:
         self.attached = 0
         self.on_frame_also: Callable[[Link, Frame], None] = lambda link, frame: None
         self.listener: Listener | None = None
+        self.lane_listener: Listener
         self._changed = asyncio.Event()
         self.links = Links(
             transport,
@@ -62,6 +95,7 @@ class Process:
             limits=limits or LinkLimits(),
             rng=random.Random(f"{seed} {identity.name}"),
             view_version=lambda: self.view,
+            lane=lane,
         )
 
     @property
@@ -71,6 +105,8 @@ class Process:
 
     async def listen(self, endpoint: str) -> str:
         self.listener = await self.transport.listen(endpoint, self.links.accept)
+        if self.lane is not None:
+            self.lane_listener = await self.lane.transport.listen(self.lane.endpoint, self.links.accept)
         return self.listener.endpoint
 
     def on_frame(self, link: Link, frame: Frame) -> None:
@@ -111,6 +147,9 @@ class Process:
         await self.links.close(grace_s)
         if self.listener is not None:
             await self.listener.close()
+            if self.lane is not None:
+                await self.lane_listener.close()
+                await self.lane.transport.close()
         await self.transport.close()
 
 

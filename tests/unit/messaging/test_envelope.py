@@ -124,12 +124,11 @@ def test_a_peer_that_does_not_know_the_envelope_gets_each_order_in_a_frame_of_it
 
 def test_an_order_that_was_withdrawn_or_has_expired_is_not_in_the_envelope() -> None:
     here, there = pair()
-    for number in range(1, 6):
-        here.push(order(number), deadline=1.0 if number in (1, 4) else 20.0)
-    assert here.withdraw(2)
+    outgoing = [here.push(order(number), deadline=1.0 if number in (1, 4) else 20.0) for number in range(1, 6)]
+    assert here.withdraw(outgoing[1])
     sent = Sent(here, there, now=5.0)
     assert [(each.id, each.left_s) for each in sent.arrived if isinstance(each, Request)] == [(3, 15.0), (5, 15.0)]
-    assert not here.withdraw(3)
+    assert not here.withdraw(outgoing[2])
 
 
 def test_orders_leave_with_the_time_left_when_they_are_written_and_again_when_they_are_resent() -> None:

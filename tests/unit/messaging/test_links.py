@@ -13,6 +13,7 @@ import pytest
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import HandshakeRefused
+from silo.messaging.direct_lane import DirectLane
 from silo.messaging.greeting import Identity, RefusalCode
 from silo.messaging.limits import LinkLimits
 from silo.messaging.link import Link
@@ -22,7 +23,7 @@ from silo.testing.network import MemoryNetwork
 from silo.testing.virtual_time import run
 from silo.wire.frames import Flag, Frame, Load, Order, Orders, Reply, Request
 
-from .link_world import GRAIN, Process, ids, request, silo_identity
+from .link_world import GRAIN, LaneTransport, Process, ids, request, silo_identity
 
 
 class World:
@@ -34,8 +35,10 @@ class World:
         self.network = MemoryNetwork(random.Random(seed + 1))
         self.processes: list[Process] = []
 
-    async def silo(self, name: str, incarnation: int = 1, **options: Any) -> Process:
+    async def silo(self, name: str, incarnation: int = 1, *, direct: bool = False, **options: Any) -> Process:
         identity = silo_identity(f"{name}:1", incarnation)
+        if direct:
+            options["lane"] = DirectLane(LaneTransport(self.network.transport(name)), f"{name}:2")
         process = Process(self.network.transport(name), identity, seed=self.seed, **options)
         await process.listen(f"{name}:1")
         self.processes.append(process)
@@ -127,12 +130,15 @@ async def test_both_may_dial_at_once_and_one_session_and_one_connection_remain(w
     assert only_link(one).connections <= 2
 
 
-def test_no_frame_is_lost_repeated_or_reordered_while_connections_break_and_come_again_in_time() -> None:
+@pytest.mark.parametrize("direct", [False, True], ids=["one_way_to_go", "with_the_direct_lane"])
+def test_no_frame_is_lost_repeated_or_reordered_while_connections_break_and_come_again_in_time(direct: bool) -> None:
     def story(seed: int) -> None:
         async def main() -> None:
             async with world(seed) as made:
-                patient = LinkLimits(link_resume_s=60)  # cuts may follow one another
-                one, two = await made.silo("one", limits=patient), await made.silo("two", limits=patient)
+                # cuts may follow one another, and some come as the lane takes the place of the stream
+                patient = LinkLimits(link_resume_s=60, direct_trust_s=0.5, direct_retry_s=1.0)
+                one = await made.silo("one", direct=direct, limits=patient)
+                two = await made.silo("two", direct=direct, limits=patient)
                 for number in range(300):
                     for source, target in ((one, two), (two, one)):
                         size = made.rng.choice([0, 0, 0, 10_000])
@@ -155,7 +161,7 @@ def test_no_frame_is_lost_repeated_or_reordered_while_connections_break_and_come
 
         run(main, seed=seed, seconds_max=3_000)
 
-    for seed in range(40):
+    for seed in range(20 if direct else 40):
         story(seed)
 
 
@@ -476,3 +482,103 @@ def test_the_same_seed_gives_the_same_run() -> None:
         return times
 
     assert trace(3) == trace(3)
+
+
+# ------------------------------------------------------------------------------------------------------ the direct lane
+
+
+def lane_of(process: Process) -> LaneTransport:
+    assert process.lane is not None
+    assert isinstance(process.lane.transport, LaneTransport)
+    return process.lane.transport
+
+
+@simulated
+async def test_silos_that_have_met_talk_by_the_direct_lane(world: World) -> None:
+    one, two = await world.silo("one", direct=True), await world.silo("two", direct=True)
+    link = one.links.to(two.address)
+    for number in range(10):
+        link.send(request(number))
+    assert await two.got_ids(10) == list(range(10))
+    assert link.connections == 1
+    assert len(lane_of(one).dialled) == 1
+    await lane_of(one).dialled[0].close()
+    link.send(request(10))
+    assert await two.got_ids(11) == list(range(11)), "nothing is lost when it breaks"
+
+
+@simulated
+async def test_a_direct_lane_that_cannot_be_dialled_costs_nothing_but_the_attempt(world: World) -> None:
+    one, two = await world.silo("one", direct=True), await world.silo("two", direct=True)
+    lane_of(one).fails = lane_of(two).fails = True
+    link = one.links.to(two.address)
+    link.send(request(1))
+    await two.got_ids(1)
+    assert (link.connections, lane_of(one).dialled) == (1, [])
+
+
+@simulated
+async def test_the_direct_lane_takes_the_place_of_the_stream_once_it_can_be_had(world: World) -> None:
+    one, two = await world.silo("one", direct=True), await world.silo("two", direct=True)
+    lane_of(one).fails = True
+    link = one.links.to(two.address)
+    link.send(request(1))
+    await two.got_ids(1)
+    lane_of(one).fails = False
+    for number in range(2, 80):
+        link.send(request(number))
+        await asyncio.sleep(0.5)
+    assert await two.got_ids(79) == list(range(1, 80))
+    assert (link.connections, len(lane_of(one).dialled)) == (2, 1)
+    assert (one.lost, two.lost) == ([], [])
+
+
+@simulated
+async def test_a_direct_lane_that_breaks_young_is_left_alone_for_a_while(world: World) -> None:
+    one, two = await world.silo("one", direct=True), await world.silo("two", direct=True)
+    lane_of(two).fails = True  # should it redial first
+    link = one.links.to(two.address)
+    link.send(request(1))
+    await two.got_ids(1)
+    await lane_of(one).dialled[0].close()
+    link.send(request(2))
+    assert await two.got_ids(2) == [1, 2]
+    await asyncio.sleep(20)
+    assert len(lane_of(one).dialled) == 1, "it is not tried again so soon"
+    await asyncio.sleep(20)
+    assert len(lane_of(one).dialled) == 2
+    link.send(request(3))
+    assert await two.got_ids(3) == [1, 2, 3]
+
+
+@simulated
+async def test_a_silo_without_direct_lane_is_reached_by_the_stream(world: World) -> None:
+    one, two = await world.silo("one", direct=True), await world.silo("two")
+    one.links.to(two.address).send(request(1))
+    await two.got_ids(1)
+    two.links.to(one.address).send(request(2))
+    await one.got_ids(1)
+    assert lane_of(one).dialled == []
+
+
+@simulated
+async def test_a_client_stays_on_the_stream(world: World) -> None:
+    two = await world.silo("two", direct=True)
+    client = world.client("client")
+    two.answers = True
+    link = await client.links.dial_gateway("two:1")
+    link.send(request(1))
+    await client.got_ids(1)
+    assert link.connections == 1
+
+
+@simulated
+async def test_a_direct_lane_where_another_silo_listens_is_not_taken(world: World) -> None:
+    one, two, three = [await world.silo(name, direct=True) for name in ("one", "two", "three")]
+    assert two.lane is not None
+    two.lane.endpoint = "three:2"
+    link = one.links.to(two.address)
+    link.send(request(1))
+    assert await two.got_ids(1) == [1]
+    assert three.got == []
+    assert len(lane_of(one).dialled) == 1

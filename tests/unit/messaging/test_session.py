@@ -242,19 +242,19 @@ def test_a_request_that_expired_unwritten_is_not_written(size: int) -> None:
 @pytest.mark.parametrize("size", [3, 5_000])
 def test_a_withdrawn_request_is_never_written(size: int) -> None:
     here, there = pair()
-    here.push(request(1, size))
-    assert here.withdraw(1)
-    assert not here.withdraw(1)
+    outgoing = here.push(request(1, size))
+    assert here.withdraw(outgoing)
+    assert not here.withdraw(outgoing)
     here.push(reply(2))
     assert ids(carry(here, there)) == [2]
 
 
 def test_a_request_withdrawn_between_its_pieces_never_runs() -> None:
     here, there = pair()
-    here.push(request(1, 5_000))
+    outgoing = here.push(request(1, 5_000))
     body = wire(here, here.take(0.0))
     there.receive(DECODER.decode(body), len(body), 0.0)
-    assert here.withdraw(1)
+    assert here.withdraw(outgoing)
     assert ids(carry(here, there)) == []
     here.push(request(2, 5_000))
     assert ids(carry(here, there)) == [2]
@@ -262,9 +262,20 @@ def test_a_request_withdrawn_between_its_pieces_never_runs() -> None:
 
 def test_a_written_request_cannot_be_withdrawn() -> None:
     here, _ = pair()
-    here.push(request(1))
+    outgoing = here.push(request(1))
     here.take(0.0)
-    assert not here.withdraw(1)
+    assert not here.withdraw(outgoing)
+
+
+@pytest.mark.parametrize("size", [3, 5_000])
+def test_a_request_of_a_session_that_has_ended_cannot_be_withdrawn_from_the_next(size: int) -> None:
+    here, _ = pair()
+    outgoing = here.push(request(1, size))
+    assert ids(here.end().unsent) == [1]
+    following, _ = pair()
+    following.push(request(2, size))
+    assert not following.withdraw(outgoing)
+    assert ids(following.end().unsent) == [2]
 
 
 def test_the_writer_takes_nothing_more_until_frames_are_acknowledged() -> None:
