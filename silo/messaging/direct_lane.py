@@ -1,4 +1,4 @@
-"""When a link takes the direct lane: at each new connection, unless the lane has just failed on the way to that peer."""
+"""When a link takes the direct lane: at each new connection, unless it has just failed on the way to that peer."""
 
 from __future__ import annotations
 

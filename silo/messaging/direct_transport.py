@@ -1,8 +1,8 @@
 """The direct lane: length-prefixed messages over TCP, for silos that have met over gRPC.
 
-A message is four bytes of length, little-endian, and that many bytes. It costs both ends a fraction of what a message of
-a gRPC stream does, which is most of what one call at a time takes. Who may talk is settled by the greeting, as on any
-connection; this only carries it.
+A message is four bytes of length, little-endian, and that many bytes. It costs both ends a fraction of what a message
+of a gRPC stream does, which is most of what one call at a time takes. Who may talk is settled by the greeting, as on
+any connection; this only carries it.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class _Direct(asyncio.Protocol):
         _wake(self._reader)
         return self._closing is None  # else both ends are over, and so is the connection
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._closed = self._closed or str(error or "the connection was lost")
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed = self._closed or str(exc or "the connection was lost")
         _wake(self._lost)
         _wake(self._reader)
         _wake(self._room)
@@ -171,7 +171,7 @@ class _Direct(asyncio.Protocol):
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        """Say that this end is over, and wait for the other one to be: cut off at once, its last words might be lost."""
+        """Say that this end is over, and wait until the other is: cut off at once, last words might be lost."""
         self._closed = self._closed or "the connection was closed"
         self._messages.clear()
         _wake(self._reader)

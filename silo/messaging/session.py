@@ -21,7 +21,7 @@ from silo.directory.errors import Overloaded, PayloadTooLarge
 from silo.messaging.chunks import LARGE, Joiner, Splitter
 from silo.messaging.envelope import Envelope, requests_of
 from silo.messaging.limits import LinkLimits
-from silo.wire.frames import Batch, Cancel, Chunk, Flag, Frame, Offer, Order, Orders, Reply, Request
+from silo.wire.frames import Batch, Cancel, Chunk, Flag, Frame, Order, Orders, Request
 
 FRAME_OVERHEAD_BYTES = 160
 """What a frame is reckoned to take beside its payload."""
@@ -124,20 +124,19 @@ class Session:
             PayloadTooLarge: the frame could never be sent.
         """
         limits = self._limits
-        is_request = type(frame) is Request
-        if is_request or type(frame) is Reply or type(frame) is Offer:
+        lane, payload = self._urgent, 0
+        if type(frame) is Request:
+            lane, payload = self._requests, len(frame.payload)
+        elif isinstance(frame, LARGE):
             payload = len(frame.payload)
-            if payload > limits.frame_bytes_max:
-                raise PayloadTooLarge(
-                    f"{payload} bytes in one {type(frame).__name__.lower()}; frame_bytes_max is {limits.frame_bytes_max}",
-                    payload,
-                    limits.frame_bytes_max,
-                )
-        else:
-            payload = 0
-        outgoing = Outgoing(frame, payload + FRAME_OVERHEAD_BYTES, deadline, on_written)
-        lane = self._urgent
-        if is_request:
+        elif type(frame) is Cancel:
+            lane = self._requests  # behind the request that it is about
+        if payload > limits.frame_bytes_max:
+            what = f"{payload} bytes in one {type(frame).__name__.lower()}"
+            raise PayloadTooLarge(
+                f"{what}; frame_bytes_max is {limits.frame_bytes_max}", payload, limits.frame_bytes_max
+            )
+        if type(frame) is Request:
             queued = self._queued_requests
             if queued and not force:
                 if queued >= limits.queue_requests_max:
@@ -146,9 +145,7 @@ class Session:
                     raise Overloaded(f"{self._queued_bytes} bytes of requests wait for the link", "queue_bytes_max")
             self._queued_requests = queued + 1
             self._queued_bytes += payload
-            lane = self._requests
-        elif type(frame) is Cancel:
-            lane = self._requests  # behind the request that it is about
+        outgoing = Outgoing(frame, payload + FRAME_OVERHEAD_BYTES, deadline, on_written)
         (self._large if payload > limits.chunk_bytes else lane).append(outgoing)
         return outgoing
 

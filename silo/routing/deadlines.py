@@ -69,9 +69,7 @@ class Deadlines:
     def _drop_ended(self, coming: int | None = None) -> None:
         """Keep the deadlines of open calls, and of one that is about to be among them, all in the row again."""
         is_open = self._open
-        self._row = deque(
-            sorted(each for each in (*self._row, *self._heap) if each[1] in is_open or each[1] == coming)
-        )
+        self._row = deque(sorted(each for each in (*self._row, *self._heap) if each[1] in is_open or each[1] == coming))
         self._heap.clear()
 
     def _set(self, when: float, loop: asyncio.AbstractEventLoop) -> None:

@@ -53,7 +53,6 @@ from silo.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from silo.messaging.link import Link
     from silo.messaging.links import Links
     from silo.telemetry import Telemetry
 

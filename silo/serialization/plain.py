@@ -59,8 +59,8 @@ class PlainCodec:
         if 0 < len(payload) <= self._rules.depth_max and payload[0] != MARKED:  # too short to be too deep, as most are
             try:
                 return self._flat(payload)
-            except Exception:  # noqa: S110 - what is wrong is found, and said, below
-                pass
+            except Exception:  # what is wrong with it is found, and said, there
+                return self._decode(payload)
         return self._decode(payload)
 
     def decode_error(self, payload: bytes | memoryview) -> BaseException:
@@ -79,14 +79,7 @@ class PlainCodec:
 
     def decode_call(self, payload: bytes | memoryview) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments in a payload; raises SerializationError."""
-        root: object = None
-        if 0 < len(payload) <= self._rules.depth_max and payload[0] != MARKED:
-            try:
-                root = self._flat(payload)
-            except Exception:  # noqa: S110 - as above
-                pass
-        if root is None:
-            root = self._decode(payload, around=2)
+        root = self._decode(payload, around=2)
         if type(root) is list:
             return tuple(cast("list[object]", root)), {}
         if type(root) is dict:

@@ -225,13 +225,18 @@ class ChaosCluster:
 
     async def _open_doors(self, name: str) -> None:
         host = f"127.0.{self._rng.randrange(1, 250)}.{self._rng.randrange(1, 250)}"  # nobody dials from there
-        with socket.socket() as listener:
+        with socket.socket() as listener, socket.socket() as lane:
             listener.bind((host, 0))
+            lane.bind((host, 0))
             port: int = listener.getsockname()[1]
+            lane_port: int = lane.getsockname()[1]
         door = await self.network.door(name, host, port)
+        lane_door = await self.network.door(name, host, lane_port)
         self._endpoints[name] = f"{host}:{port}"
         self.network.know(name, f"127.0.0.1:{door}@")
         self._options[name] = ["--advertise", f"127.0.0.1:{door}", "--redis", await self._redis_door(name)]
+        for setting in (f"direct_port={lane_port}", f"direct_advertise=127.0.0.1:{lane_door}"):
+            self._options[name] += ["--set", setting]
 
     async def _redis_door(self, name: str) -> str:
         door = await self.network.door(REDIS, "127.0.0.1", self.redis.port, dialler=name)
