@@ -73,7 +73,7 @@ class LoopMembership:
         self._table = table
         self._settings = settings or LeaseSettings()
         self._core = LeaseCore(self._settings)
-        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._clock = clock or asyncio.get_running_loop().time
         self._post = post
         self._follow = follow
         self._before = before
@@ -136,10 +136,10 @@ class LoopMembership:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._unfollow is not None:
-            self._unfollow()
-        if self._unpost is not None:
-            self._unpost()
+        for undo in (self._unfollow, self._unpost):
+            if undo is not None:
+                undo()
+        self._unfollow = self._unpost = None  # a silo that is declared dead and killed is closed twice
         asking = list(self._asking)
         for task in asking:
             task.cancel()

@@ -155,7 +155,7 @@ class Runtime:
 
     async def _open_lane(self, listen: str, undo: contextlib.AsyncExitStack) -> DirectLane | None:
         """The direct lane, listening and able to dial; None, and no port, where silos are to talk by gRPC alone."""
-        if self._surroundings.open_direct is None:
+        if self._surroundings.open_direct is None or not self.settings.direct:
             return None
         transport = self._surroundings.open_direct()
         undo.push_async_callback(transport.close)

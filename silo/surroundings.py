@@ -41,7 +41,7 @@ class Surroundings:
 
     Args:
         open_transport: makes the transport; what is passed adds its services to the same server.
-        open_direct: makes the transport of the direct lane; None for silos that are to talk by the first alone.
+        open_direct: makes the transport of the direct lane, where the settings want it; None where there is none.
         open_directory, open_membership: make these, connected when first used.
         new_incarnation: tells one start of a silo from the next.
         rng: chance, and secrets: a `random.SystemRandom` outside of simulation.
@@ -87,7 +87,7 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
         new_incarnation=lambda: time.time_ns() // 1000,
         rng=random.SystemRandom(),
         process=process_identity(),
-        open_direct=open_tcp if settings.direct else None,
+        open_direct=open_tcp,
         open_storage=lambda: RedisStorage.at(settings.storage or url, cluster),
     )
 

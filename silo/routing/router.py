@@ -304,8 +304,8 @@ class Router:
 
     def _send(self, call: Call, entry: Entry | None, silo: SiloAddress, expected: Entry | None) -> None:
         """Put the call on the link to the silo that serves its grain by this entry; or, without one, that shall."""
-        link = self._links.of_silo(silo) or self._links.to(silo)
-        name = link.peer.name
+        link = self._links.of_silo(silo)
+        name = link.peer.name if link is not None else str(silo)
         flags = call.flags & ~(Flag.PLACED | Flag.FORWARDED)
         if entry is None:
             flags |= Flag.PLACED
@@ -327,6 +327,8 @@ class Router:
             else:
                 self._hand_on(call, silo, entry)
                 flags |= Flag.FORWARDED
+            if link is None:
+                link = self._links.to(silo)
             request = call.as_request(
                 self._codec, origin or self.me, flags, entry.epoch if entry is not None else 0, expected
             )

@@ -52,6 +52,7 @@ class World:
         storage_way = StorageWay(self.store, name)
         return Surroundings(
             open_transport=lambda _services: self.network.transport(node),
+            open_direct=lambda: self.network.transport(node),
             open_directory=lambda: DistantDirectory(self.store, self.rows, name),
             open_membership=lambda: LoopMembership(
                 self.table,

@@ -22,6 +22,7 @@ class SimulatedCluster(Members):
             stage.witness,
             kinds=GRAINS,
             settings={
+                "direct": rng.random() < 0.5,
                 "activation": ActivationSettings(collect_every_s=2.0),
                 "migration": MigrationSettings(shutdown_timeout_s=SHUTDOWN_TIMEOUT_S, drain_timeout_s=5.0),
             },
