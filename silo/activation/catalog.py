@@ -283,9 +283,13 @@ class Catalog:
         return next((entry for entry, _ in self._frozen.values() if entry.grain == grain), None)
 
     def is_served(self, entry: Entry) -> bool:
-        """Whether this entry is still true, as far as is known here."""
+        """Whether this entry may be true, as far as is known here.
+
+        It may where it names an activation that lives here: the answer that brings its epoch may still be on its way,
+        as to a grain that arrives, and without its row nobody would have the grain's state.
+        """
         activation = self._activations.get(entry.grain)
-        return (activation is not None and activation.entry == entry) or entry.silo != self.me
+        return (activation is not None and activation.activation_id == entry.activation) or entry.silo != self.me
 
     def outdone(self, entry: Entry, by: Entry) -> None:
         """Another row stands, and keeps standing: whoever went by this one yields."""

@@ -9,7 +9,7 @@ import pytest
 
 from silo.directory.addresses import Entry
 from silo.directory.contract import Registration
-from silo.directory.errors import OutcomeUnknown
+from silo.directory.errors import DirectoryUnavailable, OutcomeUnknown
 from silo.grain import Grain, grain, soft_state
 from silo.kinds import kind_of
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
@@ -417,3 +417,29 @@ async def test_R434_a_row_of_the_target_of_its_own_move_is_left_to_the_move_to_j
 async def test_R434_whoever_is_outdone_by_another_activation_yields_though_it_is_moving(scene: Scene) -> None:
     stays, outcome, _ = await outdone_while_it_moves(scene, by_successor=False)
     assert (stays, outcome.moved) == (False, False)
+
+
+@told
+async def test_R434_a_row_that_was_written_and_not_answered_is_no_stray_when_the_directory_is_made_again(
+    scene: Scene,
+) -> None:
+    """The target of a move has the row and has not heard so: taken away as nobody's, it would take the state along."""
+    await scene.start(*ABC, kinds=KINDS)
+    box = await box_at(scene, "a")
+    b = scene.silo("b").runtime
+    register, tries = b.registrar.register, list[Registration]()
+
+    async def register_unheard(registration: Registration) -> Entry | None:
+        tries.append(registration)
+        answer = await register(registration)
+        if len(tries) > 1:
+            return answer
+        b.lives.doubt()
+        await b.lives.settled(registration.grain)
+        await asyncio.sleep(1.0)  # in which strays are taken away
+        raise DirectoryUnavailable("the answer was lost")
+
+    with patch.object(b.registrar, "register", register_unheard):
+        outcome = await move(scene, box, "b")
+    assert (outcome.moved, len(tries)) == (True, 2)
+    assert await box.look() == ["first"]
