@@ -183,16 +183,14 @@ async def test_R434_that_buckets_are_settled_is_told_once_for_many_and_again_for
 # ---- whoever claims
 
 
-async def test_R434_what_could_not_be_claimed_is_claimed_later_and_what_has_come_since_is_not_lost() -> None:
+async def test_R434_a_claim_says_which_life_is_over_and_is_given_out_once() -> None:
     lives = Lives()
     settled(lives)
+    lives.work.clear()
     lives.doubt([BUCKET], is_over=True)
-    taken = lives.take_claims()
-    assert taken == {BUCKET: LIFE}
-    other = (BUCKET + 1) % DIRECTORY_BUCKETS
-    lives.doubt([other])
-    lives.unclaimed(taken.items())
-    assert lives.take_claims() == {BUCKET: LIFE, other: ""}
+    assert lives.work.is_set()
+    assert lives.take_claims() == {BUCKET: LIFE}
+    assert lives.take_claims() == {}
 
 
 async def test_R434_an_answer_to_a_claim_that_comes_twice_changes_nothing() -> None:
@@ -218,6 +216,8 @@ async def test_R434_what_is_known_of_buckets_is_told_apart() -> None:
     for bucket in range(DIRECTORY_BUCKETS):
         lives.claimed(bucket, LIFE, is_settled=True)
     assert lives.all_settled
+    lives.doubt([5])
+    assert [lives.are_settled(buckets) for buckets in ([4, 6], [4, 5])] == [True, False]
 
 
 ACTS = st.sampled_from(("begin", "end", "doubt", "over", "claim", "settle", "another life"))
@@ -243,9 +243,9 @@ def test_R434_no_claim_goes_out_with_a_registration_and_none_counts_whose_life_w
                         with pytest.raises(DirectoryUnsettled):
                             registering.__enter__()
                 case "end" if out:
-                    registering, doubts_then = out.pop(0)
+                    ended, doubts_then = out.pop(0)
                     try:
-                        registering.__exit__(None, None, None)
+                        ended.__exit__(None, None, None)
                     except DirectoryUnsettled:
                         assert doubts > doubts_then
                     else:
