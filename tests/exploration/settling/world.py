@@ -135,9 +135,9 @@ class Bounds:
     registrations: int = 3
     """How many epochs are given at most."""
     begins: Literal["empty", "open", "begun twice", "died", "moved", "replaced"] = "empty"
-    """With the grain nowhere; open on 0; so, and the claim with which 0 began the life is under way once more; nowhere in a
-    life that has begun, while a claim is under way from 0, where it was and which is dead; open on 1, and frozen on 0 which does not know; or taken over
-    by 1 from 0, which is fenced and dead, and whoever knew that is gone."""
+    """With the grain nowhere; open on 0; so, and the claim with which 0 began the life is under way once more; nowhere
+    in a life that has begun, while a claim is under way from 0, where it was and which is dead; open on 1, and frozen
+    on 0 which does not know; or taken over by 1 from 0, which is fenced and dead, and whoever knew that is gone."""
 
 
 @dataclass(frozen=True)
@@ -546,10 +546,7 @@ def _renamed(state: State) -> State:
         if request is None:
             return None
         asked, answer = request.asked, request.answer
-        if isinstance(asked, Claim):
-            asked = claim(asked)
-        else:
-            asked = msgspec.structs.replace(asked, life=name(asked.life))
+        asked = claim(asked) if isinstance(asked, Claim) else msgspec.structs.replace(asked, life=name(asked.life))
         return Request(asked, standing(answer) if isinstance(answer, Standing) else answer)
 
     def claim(asked: Claim) -> Claim:

@@ -212,10 +212,10 @@ async def test_R434_what_is_known_of_buckets_is_told_apart() -> None:
     lives.seen(2, NEXT, is_settled=True)
     assert (lives.known(), lives.unsettled()) == ([1], [])
     assert lives.take_claims() == {2: ""}
-    assert not lives.all_settled
+    all_settled = [lives.all_settled]
     for bucket in range(DIRECTORY_BUCKETS):
         lives.claimed(bucket, LIFE, is_settled=True)
-    assert lives.all_settled
+    assert [*all_settled, lives.all_settled] == [False, True]
     lives.doubt([5])
     assert [lives.are_settled(buckets) for buckets in ([4, 6], [4, 5])] == [True, False]
 
