@@ -30,12 +30,15 @@ class Registration(msgspec.Struct, frozen=True):
 class Claim(msgspec.Struct, frozen=True):
     """What one silo knows of one bucket: entries that were written there and that it has not seen replaced.
 
-    Each is written as it is, epoch and all, where no row stands or one of a lower epoch.
+    Each is written as it is, epoch and all, where no row stands or one of a lower epoch. But a life that was settled
+    without the silo is put in doubt by what it brings, and nothing is written: another begins. So what was sent by a
+    silo that is dead by then replaces nothing, and one that lives claims once more.
 
     Args:
         life: the life in which it counts; empty for whichever there is, and to begin one where there is none.
         over: a life that has lost rows as far as the silo knows; where it still goes on, another begins.
-        new_life: the name of a life that begins.
+        new_life: how the name of a life that begins, begins; the store ends it as it has ended none before, since a
+            claim may be carried out twice, and a life must not come again.
         whole: whether with these the silo has said all that it knows.
         sweeps: whether rows may stand there that name the silo and are over: the store may have come back as it was
             earlier.
@@ -72,7 +75,8 @@ class Standing(msgspec.Struct, frozen=True):
     Args:
         life: its life; empty where there is none, or the one that there was belongs to another run of the store.
         is_settled: whether every silo that lived has said in it what it knows.
-        entries: for each entry of the claim, the row that stands now; empty where the claim was for another life.
+        entries: for each entry of the claim, the row that stands now; empty where the claim was for another life, or
+            has begun one because it was not heard before the last was settled.
         strays: other rows that name the silo, where the claim sweeps; STRAYS_MAX at most.
     """
 
@@ -108,8 +112,8 @@ class GrainDirectory(Protocol):
         """
         ...
 
-    def part_of(self, grain: GrainId) -> str:
-        """Names the part of the store that has the grain's row; what is asked of one part does not wait for another."""
+    def part_of(self, bucket: int) -> str:
+        """Names the part of the store that has this bucket; what is asked of one part does not wait for another."""
         ...
 
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
@@ -126,12 +130,15 @@ class GrainDirectory(Protocol):
         """
         ...
 
-    async def claim(self, claims: Sequence[Claim]) -> list[Standing]:
-        """Write again what was lost, each claim in one step; what stands in each bucket after that."""
+    async def claim(self, claims: Sequence[Claim]) -> list[Standing | None]:
+        """Write again what was lost, each claim in one step; what stands in each bucket after that.
+
+        None for a bucket that could not be asked, which may have been claimed all the same; raises where none could.
+        """
         ...
 
-    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing]:
-        """The lives of buckets, and whether they are settled, now that these members live."""
+    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing | None]:
+        """The lives of buckets, and whether they are settled, now that these members live; as for `claim`."""
         ...
 
     async def unregister(self, entries: Sequence[Entry]) -> list[bool]:

@@ -159,38 +159,43 @@ return standing
 
 CLAIM: Final = Script(f"""
 -- KEYS: entries, head, said. ARGV: the silo, the life in which this counts ('' for any), a life that is over ('' for
---     none), the name of a life that begins, 1 if with this the silo has said all, what other rows of the silo contain
---     ('' not to look for them), an epoch that was given, then three for each row: grain, epoch, row.
+--     none), how the name of a life that begins begins, 1 if with this the silo has said all, what other rows of the
+--     silo contain ('' not to look for them), an epoch that was given, then three for each row: grain, epoch, row.
 -- Answers: the life, 1 if it is settled, the row that stands afterwards for each that was claimed, and then those other
---     rows; no rows if the life is another.
+--     rows; no rows if the life is another, or begins because the silo brings something that was settled without it.
 local entries, head, said = KEYS[1], KEYS[2], KEYS[3]
 {_HEAD}
 if ARGV[2] ~= '' and ARGV[2] ~= life then return {{life, settled and 1 or 0}} end
 local function begin()
-  life, settled = ARGV[4], false
+  -- By the clock: this very request may be carried out once more, when what it began is lost; a life comes but once.
+  local now = redis.call('TIME')
+  life, settled = ARGV[4] .. '.' .. now[1] .. '.' .. now[2], false
   redis.call('DEL', said)
 end
 local was, given = life, counter
 counter = math.max(counter, tonumber(ARGV[7]))
 if life == '' or life == ARGV[3] then begin() end
-local standing, rows, news = {{}}, {{}}, false
+local standing, rows, news, highest = {{}}, {{}}, {{}}, counter
 for i = 8, #ARGV, 3 do
   local grain, epoch = ARGV[i], tonumber(ARGV[i + 1])
   local row = rows[grain] or redis.call('HGET', entries, grain)
   local stands = row and string.match(row, '^{ROW_FORMAT} (%d+) ')
   if not row or (stands and tonumber(stands) < epoch) then
-    row, news = ARGV[i + 2], true
-    counter = math.max(counter, epoch)
-    redis.call('HSET', entries, grain, row)
+    row = ARGV[i + 2]
+    highest = math.max(highest, epoch)
+    news[grain] = row
   end
   rows[grain] = row
   standing[#standing + 1] = row
 end
-if news and settled and redis.call('SISMEMBER', said, ARGV[1]) == 0 then begin() end
-if news or life ~= was or counter ~= given or known[2] ~= run then
+local unheard = next(news) and settled and redis.call('SISMEMBER', said, ARGV[1]) == 0
+if unheard then begin() else counter = highest end
+if life ~= was or counter ~= given or known[2] ~= run then
   redis.call('HSET', head, 'epoch', string.format('%.0f', counter), 'run', run, 'life', life,
     'settled', settled and 1 or 0)
 end
+if unheard then return {{life, 0}} end
+for grain, row in pairs(news) do redis.call('HSET', entries, grain, row) end
 if ARGV[5] == '1' then redis.call('SADD', said, ARGV[1]) end
 if ARGV[6] ~= '' then
   local fields, strays = redis.call('HGETALL', entries), 0

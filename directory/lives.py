@@ -37,7 +37,7 @@ class Lives:
 
     def __init__(self, on_settled: Callable[[], None] = lambda: None) -> None:
         self.work = asyncio.Event()
-        """Set when there is something to claim, or somebody waits for what is not settled."""
+        """Set when there is something to claim."""
         self.on_settled = on_settled
         self._buckets = [BucketSettling() for _ in range(DIRECTORY_BUCKETS)]
         self._floors = [0] * DIRECTORY_BUCKETS
@@ -104,10 +104,6 @@ class Lives:
         claims, self._claims = self._claims, {}
         return claims
 
-    def unclaimed(self, buckets: Iterable[tuple[int, str]]) -> None:
-        """These could not be claimed: they are to be claimed later."""
-        self._claims.update(buckets)
-
     def claimed(self, bucket: int, life: str, *, is_settled: bool) -> None:
         self.tell(bucket, Claimed(life, is_settled))
 
@@ -128,6 +124,10 @@ class Lives:
 
     def life(self, bucket: int) -> str:
         return self._buckets[bucket].life
+
+    def are_settled(self, buckets: Iterable[int]) -> bool:
+        """Whether all of these are."""
+        return all(self._buckets[bucket].is_settled for bucket in buckets)
 
     @property
     def all_settled(self) -> bool:

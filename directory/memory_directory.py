@@ -6,6 +6,7 @@ faults can be given to each silo's way to the directory apart.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -40,6 +41,8 @@ class DirectoryRows:
     def __init__(self) -> None:
         self._rows: dict[GrainId, Entry] = {}
         self._heads = [_Head() for _ in range(DIRECTORY_BUCKETS)]
+        self._begun = itertools.count(1)
+        """Numbers the lives, whatever is lost: the clock, as it were."""
 
     def look_up(self, grain: GrainId) -> Entry | None:
         return self._rows.get(grain)
@@ -73,28 +76,29 @@ class DirectoryRows:
         if not head.life or claim.over == head.life:
             self._begin_life(head, claim)
         head.counter = max(head.counter, claim.floor)
-        rows, news = self._rows, False
-        for entry in claim.entries:
-            row = rows.get(entry.grain)
-            if row is None or row.epoch < entry.epoch:
-                rows[entry.grain] = entry
-                head.counter = max(head.counter, entry.epoch)
-                news = True
-        if news and head.is_settled and claim.silo not in head.said:
+        rows = self._rows
+        if head.is_settled and claim.silo not in head.said and any(map(self._is_news, claim.entries)):
             self._begin_life(head, claim)  # it was settled without this silo: what the others know is in doubt
+            return Standing(head.life, head.is_settled)
+        for entry in filter(self._is_news, claim.entries):
+            rows[entry.grain] = entry
+            head.counter = max(head.counter, entry.epoch)
         if claim.whole:
             head.said.add(claim.silo)
         strays = self._strays(claim) if claim.sweeps else ()
         return Standing(head.life, head.is_settled, tuple(rows.get(entry.grain) for entry in claim.entries), strays)
+
+    def _is_news(self, entry: Entry) -> bool:
+        row = self._rows.get(entry.grain)
+        return row is None or row.epoch < entry.epoch
 
     def _strays(self, claim: Claim) -> tuple[Entry, ...]:
         of_bucket = (row for row in self._rows.values() if bucket_of(str(row.grain)) == claim.bucket)
         strays = [row for row in of_bucket if row.silo == claim.silo and row not in claim.entries]
         return tuple(strays[:STRAYS_MAX])
 
-    @staticmethod
-    def _begin_life(head: _Head, claim: Claim) -> None:
-        head.life, head.is_settled = claim.new_life, False
+    def _begin_life(self, head: _Head, claim: Claim) -> None:
+        head.life, head.is_settled = f"{claim.new_life}.{next(self._begun)}", False
         head.said.clear()
 
     def inquire(self, inquiry: Inquiry) -> Standing:
@@ -148,7 +152,7 @@ class MemoryDirectory:
     async def open(self) -> None:
         """Memory will do."""
 
-    def part_of(self, grain: GrainId) -> str:
+    def part_of(self, bucket: int) -> str:
         return ""  # there is but one
 
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
@@ -173,15 +177,15 @@ class MemoryDirectory:
             raise DirectoryLifeOver(over)
         return answers
 
-    async def claim(self, claims: Sequence[Claim]) -> list[Standing]:
+    async def claim(self, claims: Sequence[Claim]) -> list[Standing | None]:
         await self._run(self._before, "claim")
-        standings = [self.rows.claim(claim) for claim in claims]
+        standings: list[Standing | None] = [self.rows.claim(claim) for claim in claims]
         await self._run(self._after, "claim")
         return standings
 
-    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing]:
+    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing | None]:
         await self._run(self._before, "inquire")
-        standings = [self.rows.inquire(inquiry) for inquiry in inquiries]
+        standings: list[Standing | None] = [self.rows.inquire(inquiry) for inquiry in inquiries]
         await self._run(self._after, "inquire")
         return standings
 

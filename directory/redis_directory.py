@@ -40,6 +40,7 @@ from silo.directory.errors import (
     DirectoryUnavailable,
     InvalidSettings,
 )
+from silo.directory.logs import get_logger
 from silo.directory.redis_connection import RedisClient, RedisPipeline, asked, is_transient, open_redis, part_of
 
 GRAINS_PER_ROUND_MAX: Final = 2_000
@@ -52,6 +53,7 @@ VERSION_MIN: Final = (6, 2)
 
 
 _Group = TypeVar("_Group", bound=Hashable)
+_log = get_logger("silo.directory.redis")
 
 
 @dataclass(slots=True, eq=False)
@@ -112,8 +114,8 @@ class RedisDirectory:
         if not run or tuple(int(part) for part in version.split(".")[:2]) < VERSION_MIN:
             raise InvalidSettings(f"the directory needs Redis 6.2 or Valkey, with a run_id; found version {version!r}")
 
-    def part_of(self, grain: GrainId) -> str:
-        return self._part_of(str(grain))
+    def part_of(self, bucket: int) -> str:
+        return part_of(self._redis, self._keys[bucket][0])
 
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         def command(bucket: int, places: list[int]) -> _Command:
@@ -145,7 +147,7 @@ class RedisDirectory:
             raise DirectoryLifeOver(over)
         return self._rows([wanted.grain for wanted in registrations], done)
 
-    async def claim(self, claims: Sequence[Claim]) -> list[Standing]:
+    async def claim(self, claims: Sequence[Claim]) -> list[Standing | None]:
         def command(place: int, _: list[int]) -> _Command:
             asked = claims[place]
             words: list[str | bytes | int] = [3, *self._keys[asked.bucket], str(asked.silo), asked.life, asked.over]
@@ -155,17 +157,19 @@ class RedisDirectory:
                 words += (str(entry.grain), entry.epoch, pack_row(entry))
             return _Command(words, [place], CLAIM)
 
-        done = await self._ask("claiming entries", range(len(claims)), command)
-        return [self._standing([entry.grain for entry in claims[each.places[0]].entries], each) for each in done]
+        done = await self._ask("claiming entries", range(len(claims)), command, each_alone=True)
+        return [
+            self._standing([entry.grain for entry in asked.entries], each)
+            for asked, each in zip(claims, done, strict=True)
+        ]
 
-    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing]:
+    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing | None]:
         def command(place: int, _: list[int]) -> _Command:
             asked = inquiries[place]
             return _Command([3, *self._keys[asked.bucket], asked.life, *map(str, asked.members)], [place], INQUIRE)
 
-        return [
-            self._standing((), each) for each in await self._ask("asking for lives", range(len(inquiries)), command)
-        ]
+        done = await self._ask("asking for lives", range(len(inquiries)), command, each_alone=True)
+        return [self._standing((), each) for each in done]
 
     async def unregister(self, entries: Sequence[Entry]) -> list[bool]:
         def command(bucket: int, places: list[int]) -> _Command:
@@ -212,9 +216,6 @@ class RedisDirectory:
         if self._owns_redis:
             await self._redis.aclose()
 
-    def _part_of(self, grain_text: str) -> str:
-        return part_of(self._redis, self._keys[bucket_of(grain_text)][0])
-
     async def _page(self, key: str, cursor: int) -> tuple[int, dict[bytes, bytes]]:
         async def scan() -> tuple[int, dict[bytes, bytes]]:
             answer = await self._redis.execute_command("HSCAN", key, cursor, "COUNT", PAGE_ENTRIES)
@@ -223,9 +224,18 @@ class RedisDirectory:
         return await asked(self._redis, f"reading rows of cluster {self._cluster!r}", scan)
 
     async def _ask(
-        self, what: str, groups: Sequence[_Group], command: Callable[[_Group, list[int]], _Command]
+        self,
+        what: str,
+        groups: Sequence[_Group],
+        command: Callable[[_Group, list[int]], _Command],
+        *,
+        each_alone: bool = False,
     ) -> list[_Command]:
-        """Ask questions of which each belongs to a group: a command for each group, a pipeline for each round."""
+        """Ask questions of which each belongs to a group: a command for each group, a pipeline for each round.
+
+        Args:
+            each_alone: whether those of a round count that were answered, though others were not.
+        """
         what = f"{what} of cluster {self._cluster!r}"
         done: list[_Command] = []
         for start in range(0, len(groups), GRAINS_PER_ROUND_MAX):
@@ -234,7 +244,12 @@ class RedisDirectory:
                 places[groups[place]].append(place)
             commands = [command(group, of_group) for group, of_group in places.items()]
             async with self._round_places[part_of(self._redis, str(commands[0].words[1]))]:
-                await asked(self._redis, what, lambda: self._send(commands))  # noqa: B023 - awaited within this pass
+                try:
+                    await asked(self._redis, what, lambda: self._send(commands))  # noqa: B023 - awaited within this pass
+                except DirectoryUnavailable as error:
+                    if not each_alone or not any(command.answered for command in commands):
+                        raise
+                    _log.debug("directory.asked_in_part", why=str(error))
             done += commands
         return done
 
@@ -281,13 +296,20 @@ class RedisDirectory:
         return run.decode(), version.decode()
 
     @classmethod
-    def _standing(cls, grains: Sequence[GrainId], command: _Command) -> Standing:
+    def _standing(cls, grains: Sequence[GrainId], command: _Command) -> Standing | None:
+        if not command.answered:
+            return None
         life, settled, *rows = cast("list[Any]", command.answer)
         if len(rows) < len(grains):
             return Standing(life.decode(), settled == 1)
         shown = _Command((), range(len(grains)), answer=rows[: len(grains)])
         strays = tuple(unpack_row(row) for row in rows[len(grains) :])
-        return Standing(life.decode(), settled == 1, tuple(cls._rows(grains, [shown])), strays)
+        try:
+            stands = tuple(cls._rows(grains, [shown]))
+        except DirectoryRowUnreadable as error:
+            _log.warning("directory.row_unreadable", why=str(error))
+            return None
+        return Standing(life.decode(), settled == 1, stands, strays)
 
     @staticmethod
     def _rows(grains: Sequence[GrainId], commands: Iterable[_Command]) -> list[Entry | None]:

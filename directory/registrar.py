@@ -147,7 +147,7 @@ class _Parts(Generic[_Question, _Answer]):
     ) -> _Ask[_Question, _Answer]:
         if self._closed:
             raise Closed("the registrar is closed")
-        part = self._directory.part_of(self._grain_of(question))
+        part = self._directory.part_of(bucket_of(str(self._grain_of(question))))
         gatherer = self._gatherers.get(part)
         if gatherer is None:
             gatherer = self._gatherers[part] = _Gatherer(self._call, self._grain_of)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from silo.activation.catalog import Catalog
 from silo.directory.addresses import Entry, SiloAddress
@@ -37,6 +39,22 @@ LOOKED_AT_ONCE = 32
 ASK_PAUSE_FIRST_S = 0.05
 ASK_PAUSE_LAST_S = 1.0
 """The pause before others are asked after again, and after a failure: the first, and the longest."""
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """A part of the directory: a master of a Redis Cluster, say. It is waited for alone, and holds up no other."""
+
+    name: str
+    work: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there is something to claim, or to find out."""
+    pause_s: float = ASK_PAUSE_FIRST_S
+    turn: int = 0
+    """Which of its lives are looked at next where nothing says that they have changed."""
+
+    def next_pause_s(self) -> float:
+        pause_s, self.pause_s = self.pause_s, min(self.pause_s * 2, ASK_PAUSE_LAST_S)
+        return pause_s
 
 
 class Reassertion:
@@ -67,8 +85,10 @@ class Reassertion:
         self._cache = cache
         self._new_life = new_life
         self._view = EMPTY_VIEW
-        self._pause_s = ASK_PAUSE_FIRST_S
-        self._turn, self._turns = 0, DIRECTORY_BUCKETS // LOOKED_AT_ONCE
+        self._turns = DIRECTORY_BUCKETS // LOOKED_AT_ONCE
+        self._parts: dict[str, _Part] = {}
+        self._due: dict[int, str] = {}
+        """The buckets to claim that nobody is claiming now, with the life in each that is over."""
         self._confirmed = ""
         """The run of the table for which the directory has confirmed what is served here."""
         self._claimed_in: tuple[str, ...] = ()
@@ -81,67 +101,95 @@ class Reassertion:
             self._confirmed = view.table.run  # a newcomer serves nothing
         elif before.table.run != view.table.run:
             self._lives.doubt(is_over=True)
-        self._pause_s = ASK_PAUSE_FIRST_S
-        if not self._lives.all_settled:
-            self._lives.work.set()
+        for part in self._parts.values():
+            part.pause_s = ASK_PAUSE_FIRST_S
+            if not self._lives.all_settled:
+                part.work.set()
 
     async def run(self) -> None:
         """Say at once what is served here, so that buckets which are new are settled before anybody wants them."""
-        lives = self._lives
-        lives.doubt()
-        while True:
-            lives.work.clear()
+        self._lives.doubt()
+        async with asyncio.TaskGroup() as parts:
+            while True:
+                self._lives.work.clear()
+                claims = self._lives.take_claims()
+                self._due.update(claims)
+                for bucket in range(DIRECTORY_BUCKETS):
+                    name = self._directory.part_of(bucket)
+                    if name not in self._parts:
+                        self._parts[name] = _Part(name)
+                        parts.create_task(self._keep_up(self._parts[name]), name=f"claim what lies in {name!r}")
+                    elif bucket in claims:
+                        self._parts[name].work.set()
+                await _until(self._lives.work, LOOK_EVERY_S)
+
+    async def _keep_up(self, part: _Part) -> None:
+        """Claim what is to be claimed in one part, and find out when that is settled, for as long as it has buckets."""
+        while buckets := self._buckets_of(part):
+            part.work.clear()
             try:
-                await self._claim()
-                await self._look()
-                pause_s = LOOK_EVERY_S if lives.all_settled else self._next_pause_s()
+                await self._claim(buckets)
+                await self._look(part, buckets)
+                settled = self._lives.are_settled(buckets)
+                pause_s = LOOK_EVERY_S if settled else part.next_pause_s()
             except (DirectoryUnavailable, MembershipUnavailable) as error:
                 log.debug("reassertion.put_off", why=str(error))
-                pause_s = self._next_pause_s()
+                pause_s = part.next_pause_s()
             except NotExecuted as error:  # such as a row of another release
                 log.warning("reassertion.failed", why=str(error))
                 pause_s = ASK_PAUSE_LAST_S
             except Exception:  # unforeseen, and no reason to leave what is served here unsaid for ever
                 log.exception("reassertion.failed")
                 pause_s = ASK_PAUSE_LAST_S
-            await self._until_work(pause_s)
+            await _until(part.work, pause_s)
+        del self._parts[part.name]
 
-    def _next_pause_s(self) -> float:
-        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, ASK_PAUSE_LAST_S)
-        return pause_s
-
-    async def _until_work(self, pause_s: float) -> None:
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._lives.work.wait()
-        except TimeoutError:
-            pass  # time to look
+    def _buckets_of(self, part: _Part) -> list[int]:
+        return [bucket for bucket in range(DIRECTORY_BUCKETS) if self._directory.part_of(bucket) == part.name]
 
     # ----------------------------------------------------------------------------------------------------------- claims
 
-    async def _claim(self) -> None:
-        """Claim what is to be claimed, a round after the other."""
-        due = self._lives.take_claims()
+    async def _claim(self, buckets: Collection[int]) -> None:
+        """Claim what is to be claimed of these, a round after the other. What cannot be now is put off, and no more."""
+        due = {bucket: self._due.pop(bucket) for bucket in buckets if bucket in self._due}
         try:
             served = await self._served(due)
-            for claims in self._rounds(due, served):
-                standings = await self._directory.claim(claims)
-                # That all is said counts in the life that was answered: a claim that comes late, when this silo has
-                # long registered more, must not count for one that has begun since.
-                last = [
-                    Claim(claim.bucket, self._me, life=standing.life)
-                    for claim, standing in zip(claims, standings, strict=True)
-                ]
-                said = await self._directory.claim(last)
-                for claim, standing, then in zip(claims, standings, said, strict=True):
-                    await self._on_standing(claim, standing, served[claim.bucket])
-                    self._claimed(claim.bucket, standing, standing.life == then.life and then.is_settled)
-                    del due[claim.bucket]
-            for bucket in list(due):
-                await self._claim_in_parts(bucket, due[bucket], served[bucket])
-                del due[bucket]
+            lives = await self._lives_of(due)
+            for claims in self._rounds(lives, served):
+                with _put_off():
+                    await self._claim_round(claims, served, due)
+            for bucket in [bucket for bucket in lives if len(served[bucket]) > CLAIM_ROWS_MAX]:
+                with _put_off():
+                    await self._claim_in_parts(bucket, lives[bucket], served[bucket])
+                    del due[bucket]
         finally:
-            self._lives.unclaimed(due.items())
+            self._due.update(due)
+
+    async def _lives_of(self, due: Mapping[int, str]) -> dict[int, str]:
+        """The lives of these buckets, which begin with that where there is none, or one that is over.
+
+        What is claimed then counts in that life alone: a claim that comes late, when this silo has long registered more
+        or is dead, must say nothing in one that has begun since.
+        """
+        asked = [
+            Claim(bucket, self._me, over=over, new_life=self._new_life(), whole=False) for bucket, over in due.items()
+        ]
+        lives: dict[int, str] = {}
+        if asked:
+            with _put_off():
+                for claim, standing in zip(asked, await self._directory.claim(asked), strict=True):
+                    if standing is not None:
+                        lives[claim.bucket] = standing.life
+        return lives
+
+    async def _claim_round(
+        self, claims: Sequence[Claim], served: Mapping[int, Sequence[Entry]], due: dict[int, str]
+    ) -> None:
+        """Buckets with few rows, many at a time; what has been claimed is due no more."""
+        for claim, standing in zip(claims, await self._directory.claim(claims), strict=True):
+            with _put_off():
+                await self._on_standing(claim, standing, served[claim.bucket])
+                del due[claim.bucket]
 
     def _sweeps(self, bucket: int) -> bool:
         """Whether rows of this silo may stand there that are over: a newcomer has none."""
@@ -158,32 +206,36 @@ class Reassertion:
                 await asyncio.sleep(0)
         return served
 
-    async def _claim_in_parts(self, bucket: int, over: str, entries: Sequence[Entry]) -> None:
+    async def _claim_in_parts(self, bucket: int, life: str, entries: Sequence[Entry]) -> None:
         """A bucket with many rows; should its life end meanwhile, all of it is claimed once more, later."""
-        life, new_life = "", self._new_life()
         for start in range(0, len(entries), CLAIM_ROWS_MAX):
-            part = tuple(entries[start : start + CLAIM_ROWS_MAX])
-            whole = start + CLAIM_ROWS_MAX >= len(entries)
-            claim = Claim(
-                bucket,
-                self._me,
-                part,
-                life,
-                over,
-                new_life,
-                whole,
-                sweeps=whole and self._sweeps(bucket),
-                floor=self._lives.floor(bucket),
-            )
+            part = entries[start : start + CLAIM_ROWS_MAX]
+            claim = self._claim_of(bucket, life, part, whole=start + CLAIM_ROWS_MAX >= len(entries))
             (standing,) = await self._directory.claim([claim])
-            if len(standing.entries) != len(part):
-                raise DirectoryUnavailable(f"bucket {bucket} has begun another life while it was claimed")
-            life, over = standing.life, ""
             await self._on_standing(claim, standing, part)
-            if whole:
-                self._claimed(bucket, standing, standing.is_settled)
 
-    async def _on_standing(self, claim: Claim, standing: Standing, entries: Sequence[Entry]) -> None:
+    def _claim_of(self, bucket: int, life: str, entries: Sequence[Entry], *, whole: bool = True) -> Claim:
+        return Claim(
+            bucket,
+            self._me,
+            tuple(entries),
+            life,
+            new_life=self._new_life(),
+            whole=whole,
+            sweeps=whole and self._sweeps(bucket),
+            floor=self._lives.floor(bucket),
+        )
+
+    async def _on_standing(self, claim: Claim, standing: Standing | None, entries: Sequence[Entry]) -> None:
+        """What follows from the answer to a claim.
+
+        Raises:
+            DirectoryUnavailable: it is to be claimed once more.
+        """
+        if standing is None:
+            raise DirectoryUnavailable(f"bucket {claim.bucket} could not be claimed")
+        if standing.life != claim.life:
+            raise DirectoryUnavailable(f"bucket {claim.bucket} has begun another life while it was claimed")
         for entry, stands in zip(entries, standing.entries, strict=True):
             if stands is not None and stands != entry:
                 self._catalog.outdone(entry, stands)
@@ -194,46 +246,33 @@ class Reassertion:
                 await self._registrar.unregister(entry)
         if self._sweeps(claim.bucket) and standing.life != self._lives.life(claim.bucket):
             self._cache.clear()  # its floors keep out rows that are of before and true again
+        if claim.whole:
+            self._lives.claimed(claim.bucket, standing.life, is_settled=standing.is_settled)
+            if len(standing.strays) == STRAYS_MAX:
+                self._lives.doubt([claim.bucket])  # there may be more
 
-    def _claimed(self, bucket: int, standing: Standing, is_settled: bool) -> None:
-        self._lives.claimed(bucket, standing.life, is_settled=is_settled)
-        if len(standing.strays) == STRAYS_MAX:
-            self._lives.doubt([bucket])  # there may be more
-
-    def _rounds(self, due: Mapping[int, str], served: Mapping[int, Sequence[Entry]]) -> Iterator[list[Claim]]:
+    def _rounds(self, lives: Mapping[int, str], served: Mapping[int, Sequence[Entry]]) -> Iterator[list[Claim]]:
         """The claims of buckets with few rows, as many at a time as may go out at once."""
         claims: list[Claim] = []
         rows = 0
-        for bucket, over in list(due.items()):
-            entries = tuple(served.get(bucket, ()))
+        for bucket, life in lives.items():
+            entries = served.get(bucket, ())
             if len(entries) > CLAIM_ROWS_MAX:
                 continue
             if rows + len(entries) > ROUND_ROWS_MAX:
                 yield claims
                 claims, rows = [], 0
-            claims.append(
-                Claim(
-                    bucket,
-                    self._me,
-                    entries,
-                    "",
-                    over,
-                    self._new_life(),
-                    whole=False,
-                    sweeps=self._sweeps(bucket),
-                    floor=self._lives.floor(bucket),
-                )
-            )
+            claims.append(self._claim_of(bucket, life, entries))
             rows += len(entries)
         if claims:
             yield claims
 
     # ----------------------------------------------------------------------------------------------------------- others
 
-    async def _look(self) -> None:
+    async def _look(self, part: _Part, buckets: Collection[int]) -> None:
         """See whether the others have claimed, now that these live; and whether a life has ended unnoticed."""
         lives = self._lives
-        waiting = dict(lives.unsettled())
+        waiting = {bucket: life for bucket, life in lives.unsettled() if bucket in buckets}
         members: tuple[SiloAddress, ...] = ()
         if waiting:
             # Read after the claim: whoever has registered anything in a life before had joined by then.
@@ -241,11 +280,12 @@ class Reassertion:
             if not view.is_recovering:
                 members = tuple(row.silo for row in view.living())
         asked = [Inquiry(bucket, life, members) for bucket, life in waiting.items()]
-        known = [bucket for bucket in lives.known() if bucket not in waiting]
-        asked += [Inquiry(bucket) for bucket in known if bucket % self._turns == self._turn]
-        self._turn = (self._turn + 1) % self._turns
+        known = [bucket for bucket in lives.known() if bucket in buckets and bucket not in waiting]
+        asked += [Inquiry(bucket) for bucket in known if bucket % self._turns == part.turn]
+        part.turn = (part.turn + 1) % self._turns
         for inquiry, standing in zip(asked, await self._directory.inquire(asked), strict=True):
-            lives.seen(inquiry.bucket, standing.life, is_settled=standing.is_settled)
+            if standing is not None:
+                lives.seen(inquiry.bucket, standing.life, is_settled=standing.is_settled)
         if lives.all_settled and self._confirmed != self._view.table.run:
             self._confirm()
 
@@ -259,3 +299,21 @@ class Reassertion:
         else:
             self._claimed_in = lives
             self._lives.doubt()
+
+
+async def _until(work: asyncio.Event, pause_s: float) -> None:
+    """Wait until there is work, or it is time to look."""
+    try:
+        async with asyncio.timeout(pause_s):
+            await work.wait()
+    except TimeoutError:
+        pass
+
+
+@contextmanager
+def _put_off() -> Generator[None]:
+    """What fails here because the directory cannot be asked is done again later; the rest goes on."""
+    try:
+        yield
+    except DirectoryUnavailable as error:
+        log.debug("reassertion.put_off", why=str(error))

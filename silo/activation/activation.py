@@ -205,7 +205,7 @@ class Activation:
         match admission:
             case Admission.WAIT:
                 call.queued_at = asyncio.get_running_loop().time()
-                if self.state is State.REGISTERING and call.flags & Flag.INNER:
+                if call.flags & Flag.INNER and self.state in (State.REGISTERING, State.STARTING):
                     self._premises.hasten(self)
             case Admission.CYCLE:
                 call.on_answer(call, Answer.failed(cycle(call)))

@@ -8,6 +8,7 @@ import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from silo.activation.activation import Activation, Premises, State, activation_failed
 from silo.activation.damping import Damping
@@ -63,6 +64,15 @@ class CollectionLimits:
     collect_every_s: float = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class _PutOff:
+    """An activation that waits for a place."""
+
+    begin: Callable[[], None]
+    end: Callable[[], None] = lambda: None
+    """Called instead where it is here no more."""
+
+
 class Catalog:
     """Makes, finds, deactivates and drops the activations of one silo.
 
@@ -103,8 +113,8 @@ class Catalog:
         self._intake_limits = intake_limits
         self._on_capacity = on_capacity
         self._intake: Intake[Activation]  # made by `open`, from when on the silo's age counts
-        self._put_off: dict[Activation, tuple[Entry | None, str]] = {}
-        """Those that wait for a place, with what they will be begun with."""
+        self._put_off: dict[Activation, _PutOff] = {}
+        """Those that wait for a place."""
         self._cap_grows: asyncio.TimerHandle | None = None
         self._removal: asyncio.Future[None] | None = None
         self._tasks = Tasks("catalog")
@@ -172,7 +182,7 @@ class Catalog:
         if self._intake.enter(activation, self.premises.loop.time(), inner=inner):
             self._begin(activation, expected, trace)
         else:
-            self._put_off[activation] = (expected, trace)
+            self._put_off[activation] = _PutOff(partial(self._begin, activation, expected, trace))
             self._begin_next(activation)
         return activation
 
@@ -187,13 +197,14 @@ class Catalog:
         """
         now = self.premises.loop.time()
         while (activation := self._intake.next(now)) is not None:
-            expected, trace = self._put_off.pop(activation)
+            put_off = self._put_off.pop(activation)
             overdue = _overdue(activation, now)
             if activation is newest or len(overdue) < activation.turns.waiting_count:
-                self._begin(activation, expected, trace)
+                put_off.begin()
                 continue
             self._intake.leave(activation)
             self._remove(activation)
+            put_off.end()
             for call in overdue:
                 what = "the deadline passed while the grain waited for a place among those that its silo begins"
                 call.on_answer(call, Answer.failed(CallExpired(f"{call.grain}.{call.method}: {what}")))
@@ -214,7 +225,9 @@ class Catalog:
         """It needs a place no more, and waits for none."""
         self._intake.leave(activation)
         if self._put_off:
-            self._put_off.pop(activation, None)
+            put_off = self._put_off.pop(activation, None)
+            if put_off is not None:
+                put_off.end()
             self._begin_next()
 
     def hasten(self, activation: Activation) -> None:
@@ -413,10 +426,25 @@ class Catalog:
     ) -> Entry | None:
         """As `_take_entry`; where the directory has lost rows, once all silos have said again what they serve."""
         while self._activations.get(activation.id) is activation:
-            await self._lives.settled(activation.id)
+            if not self._lives.is_settled(activation.id):
+                await self._settled(activation)
+                continue
             with contextlib.suppress(DirectoryUnsettled):
                 return await self._take_entry(activation, expected, known_epoch)
         return None
+
+    async def _settled(self, activation: Activation) -> None:
+        """Wait until all silos have said again what they serve, and then for a place: others have its own meanwhile."""
+        self._intake.set_aside(activation)
+        self._begin_next()
+        await self._lives.settled(activation.id)
+        if self._activations.get(activation.id) is not activation:
+            return
+        if not self._intake.come_back(activation, self.premises.loop.time()):
+            placed = asyncio.Event()
+            self._put_off[activation] = _PutOff(placed.set, placed.set)
+            self._begin_next()
+            await placed.wait()
 
     async def _take_entry(self, activation: Activation, expected: Entry | None, known_epoch: int = 0) -> Entry | None:
         """Register the activation; answers with whoever holds the entry, or None if the row would not stand still.
@@ -609,6 +637,8 @@ class Catalog:
         """Declared dead: give up every activation at once, without hooks and without writing anything."""
         everything = list(self._activations.values())
         self._intake.close()
+        for put_off in self._put_off.values():
+            put_off.end()
         self._put_off.clear()
         self._frozen.clear()
         self._taking_back.clear()

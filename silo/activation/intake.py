@@ -3,7 +3,8 @@
 A silo makes so many activations at a time. What comes beyond waits in order, and begins as places are free. An
 activation whose `on_activate` waits for another grain lends its place meanwhile, to those alone that are called by
 grains. So every place is held by one that works, which ends in time, or may be used by whatever the holder waits for:
-no chain of grains, however deep and over however many silos, waits for a place that it holds itself.
+no chain of grains, however deep and over however many silos, waits for a place that it holds itself. One that waits
+for what no activation brings about, such as a directory that has lost rows, is set aside: it holds no place until then.
 """
 
 from __future__ import annotations
@@ -67,6 +68,9 @@ class Intake(Generic[T]):
         self._inner: dict[T, int] = {}
         """Those that wait, in order, each with the number in which it came. The inner ones are called by grains."""
         self._came = 0
+        self._called: set[T] = set()
+        """Those of all here that are called by grains."""
+        self._aside: set[T] = set()
 
     @property
     def in_flight(self) -> int:
@@ -98,6 +102,8 @@ class Intake(Generic[T]):
         Args:
             inner: whether it is a grain that calls it.
         """
+        if inner:
+            self._called.add(one)
         if not self._outer and not self._inner and len(self._holding) < self.cap(now):
             self._holding.add(one)
             return True
@@ -110,6 +116,8 @@ class Intake(Generic[T]):
         came = self._outer.pop(one, None)
         if came is not None:
             self._inner[one] = came
+        if came is not None or one in self._holding or one in self._aside:
+            self._called.add(one)
 
     def next(self, now: float) -> T | None:
         """The next one that may begin, which holds a place from here on; None where nobody may."""
@@ -140,9 +148,23 @@ class Intake(Generic[T]):
             if not self._lent[one]:
                 del self._lent[one]
 
+    def set_aside(self, one: T) -> None:
+        """It waits for what no activation brings about: its place, if it has one, is free until it comes back."""
+        if one in self._holding:
+            self._holding.discard(one)
+            self._lent.pop(one, None)
+            self._aside.add(one)
+
+    def come_back(self, one: T, now: float) -> bool:
+        """As `enter`, for one that was set aside; it waits behind those that have come meanwhile."""
+        self._aside.discard(one)
+        return self.enter(one, now, inner=one in self._called)
+
     def leave(self, one: T) -> None:
         """It has been activated, or will not be: its place is free, or it waits no more."""
         self._holding.discard(one)
+        self._aside.discard(one)
+        self._called.discard(one)
         self._lent.pop(one, None)
         self._outer.pop(one, None)
         self._inner.pop(one, None)

@@ -7,6 +7,7 @@ That nobody has said so proves nothing: a silo may not have been heard, or be ab
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 from silo.activation.catalog import Catalog
@@ -31,33 +32,27 @@ class Seeking:
         self._catalog = catalog
         self._membership = membership
         self._links = links
-        self._sought: dict[GrainId, tuple[asyncio.Future[Entry | None], set[SiloAddress]]] = {}
-        """What is asked for, and the silos that have not answered."""
+        self._sought: dict[GrainId, _Question] = {}
 
     async def seek(self, grain: GrainId) -> Entry | None:
         """The entry by which another member serves this grain; None if none says so within ANSWERS_WITHIN_S.
 
-        One question at a time for each grain.
+        One question at a time for each grain: whoever asks meanwhile waits for the same answer, and no longer.
         """
+        question = self._sought.get(grain) or self._ask(grain)
+        return None if question is None else await asyncio.shield(question.answer)
+
+    def _ask(self, grain: GrainId) -> _Question | None:
+        """Ask the members; None where there is nobody to ask, or too much is asked already."""
         others = [row.silo for row in self._membership.view.others(self._me)][:SILOS_ASKED_MAX]
-        if not others or (grain not in self._sought and len(self._sought) >= SOUGHT_MAX):
+        if not others or len(self._sought) >= SOUGHT_MAX:
             return None
-        if grain in self._sought:
-            answer, _ = self._sought[grain]
-            return await asyncio.shield(answer)
-        answer = asyncio.get_running_loop().create_future()
-        self._sought[grain] = answer, set(others)
+        loop = asyncio.get_running_loop()
+        over = loop.call_later(ANSWERS_WITHIN_S, self._answered, grain, None)
+        question = self._sought[grain] = _Question(loop.create_future(), set(others), over)
         for silo in others:
             self._links.to(silo).send(Seek(grain))
-        try:
-            async with asyncio.timeout(ANSWERS_WITHIN_S):
-                return await asyncio.shield(answer)
-        except TimeoutError:
-            return None
-        finally:
-            del self._sought[grain]
-            if not answer.done():
-                answer.set_result(None)
+        return question
 
     def on_frame(self, peer: SiloAddress, frame: Seek | SeekAnswer) -> None:
         """Another silo asks, or answers."""
@@ -68,11 +63,26 @@ class Seeking:
                 self._on_answer(peer, grain, entry)
 
     def _on_answer(self, peer: SiloAddress, grain: GrainId, entry: Entry | None) -> None:
-        answer, unheard = self._sought.get(grain, (None, set[SiloAddress]()))
-        unheard.discard(peer)
-        if answer is None or answer.done():
-            return
-        if entry is not None and entry.silo != self._me:
-            answer.set_result(entry)
-        elif not unheard:
-            answer.set_result(None)
+        question = self._sought.get(grain)
+        if question is None:
+            return  # it comes late
+        question.unheard.discard(peer)
+        if entry is not None and entry.silo != self._me and not self._membership.view.is_dead(entry.silo):
+            self._answered(grain, entry)
+        elif not question.unheard:
+            self._answered(grain, None)
+
+    def _answered(self, grain: GrainId, entry: Entry | None) -> None:
+        question = self._sought.pop(grain)
+        question.over.cancel()
+        question.answer.set_result(entry)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One grain that is asked for."""
+
+    answer: asyncio.Future[Entry | None]
+    unheard: set[SiloAddress]
+    """Those that have not answered."""
+    over: asyncio.TimerHandle

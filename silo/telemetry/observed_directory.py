@@ -25,8 +25,8 @@ class ObservedDirectory:
     async def open(self) -> None:
         await self._directory.open()
 
-    def part_of(self, grain: GrainId) -> str:
-        return self._directory.part_of(grain)
+    def part_of(self, bucket: int) -> str:
+        return self._directory.part_of(bucket)
 
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         return await self._observe(
@@ -51,10 +51,15 @@ class ObservedDirectory:
             lambda removed: ("ok" if each else "stale" for each in removed),
         )
 
-    async def claim(self, claims: Sequence[Claim]) -> list[Standing]:
-        return await self._observe("claim", self._directory.claim, claims, lambda answers: ("ok" for _ in answers))
+    async def claim(self, claims: Sequence[Claim]) -> list[Standing | None]:
+        return await self._observe(
+            "claim",
+            self._directory.claim,
+            claims,
+            lambda answers: ("error" if answer is None else "ok" for answer in answers),
+        )
 
-    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing]:
+    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing | None]:
         return await self._directory.inquire(inquiries)
 
     def entries(self, silo: SiloAddress | None = None) -> AsyncIterator[list[Entry]]:

@@ -138,7 +138,7 @@ class DistantDirectory:
     async def open(self) -> None:
         await self._ask(lambda: None)
 
-    def part_of(self, grain: GrainId) -> str:
+    def part_of(self, bucket: int) -> str:
         return ""  # there is but one
 
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
@@ -163,10 +163,10 @@ class DistantDirectory:
     async def unregister(self, entries: Sequence[Entry]) -> list[bool]:
         return await self._ask(lambda: [self._rows.unregister(entry) for entry in entries])
 
-    async def claim(self, claims: Sequence[Claim]) -> list[Standing]:
+    async def claim(self, claims: Sequence[Claim]) -> list[Standing | None]:
         return await self._ask(lambda: [self._rows.claim(claim) for claim in claims])
 
-    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing]:
+    async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing | None]:
         return await self._ask(lambda: [self._rows.inquire(inquiry) for inquiry in inquiries])
 
     async def entries(self, silo: SiloAddress | None = None) -> AsyncIterator[list[Entry]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,6 +11,12 @@ from typing import Any
 import pytest
 
 from silo import Grain, grain, soft_state
+from silo.directory.addresses import SiloAddress
+from silo.directory.contract import Claim, Inquiry
+from silo.directory.directory_scripts import bucket_of
+from silo.host import Silo
+from silo.reference import with_hint
+from silo.settings import ActivationSettings
 from silo.testing.cluster import Cluster
 from silo.testing.simulated import run_simulated
 from silo.testing.witness import What
@@ -159,3 +166,125 @@ def test_a_fresh_cluster_makes_its_first_grain_wait_for_nobody() -> None:
 
     run = run_simulated(story, kinds=[Tally], silos=1, seeds=SEEDS)
     assert not [event for event in run.events if event.what is What.FAULT]
+
+
+# ---- a bucket that stays unsettled
+
+
+CAP = 4
+"""How many activations a silo begins at a time."""
+WAKES_S = 0.05
+UNSETTLED = 7
+"""The bucket."""
+NOTICED_WITHIN_S = 20.0
+"""A silo to which nobody says so looks at each life by turns."""
+
+
+@grain(kind="sleeper")
+class Sleeper(Grain):
+    """Takes its time to wake up."""
+
+    waking = 0
+    most = 0
+
+    async def on_activate(self) -> None:
+        Sleeper.waking += 1
+        Sleeper.most = max(Sleeper.most, Sleeper.waking)
+        await asyncio.sleep(WAKES_S)
+        Sleeper.waking -= 1
+
+    async def touch(self) -> str:
+        return self.key
+
+
+@grain(kind="dreamer")
+class Dreamer(Grain):
+    """Wakes up with the help of a sleeper."""
+
+    async def on_activate(self) -> None:
+        self.dreamt = await with_hint(self.grain(Sleeper, self.key), self.silo).touch()
+
+    async def touch(self) -> str:
+        return self.dreamt
+
+
+def keys_in(kind: str, bucket: int, count: int) -> list[str]:
+    keys = (str(number) for number in itertools.count())
+    return list(itertools.islice((key for key in keys if bucket_of(f"{kind}/{key}") == bucket), count))
+
+
+def begin_another_life(cluster: Cluster, bucket: int) -> None:
+    """What a loss of this bucket alone comes to: silos are to claim it anew, and do not know."""
+    rows = cluster.world.rows
+    life = rows.inquire(Inquiry(bucket)).life
+    assert rows.claim(Claim(bucket, SiloAddress("nobody:1", 1), over=life, whole=False)).life != life
+
+
+def play_with_a_cap(story: Callable[[Cluster], Awaitable[None]]) -> None:
+    settings = {"activation": ActivationSettings(activations_in_flight_max=CAP)}
+    run_simulated(story, kinds=[Sleeper, Dreamer], silos=2, seeds=SEEDS, settings=settings)
+
+
+async def late_calls(cluster: Cluster, kind: type[Sleeper] | type[Dreamer]) -> tuple[Silo, list[asyncio.Task[str]]]:
+    """Calls to grains that are begun before their silo knows that they must wait for another one, which is cut off.
+
+    Returns the silo where they are begun, too.
+    """
+    Sleeper.waking = Sleeper.most = 0
+    here, away = cluster.hosts().values()
+    await here.grain(Sleeper, "first").touch()
+    cluster.partition(away.name, "redis")
+    begin_another_life(cluster, UNSETTLED)
+    keys = keys_in("sleeper", UNSETTLED, 5 * CAP)
+    late = [asyncio.create_task(with_hint(here.grain(kind, key), here.name).touch()) for key in keys]
+    await asyncio.sleep(1.0)
+    assert not any(each.done() for each in late)
+    return here, late
+
+
+async def answered_in_places(cluster: Cluster, late: list[asyncio.Task[str]]) -> None:
+    """The bucket is settled: all go on, as many at a time as their silo takes."""
+    cluster.heal()
+    assert await asyncio.gather(*late) == keys_in("sleeper", UNSETTLED, 5 * CAP)
+    assert Sleeper.most <= CAP
+    catalogs = [silo.runtime.catalog for silo in cluster.hosts().values()]
+    await cluster.seen(lambda: not any(catalog.in_flight or catalog.waiting_count for catalog in catalogs))
+
+
+def test_R434_activations_that_wait_for_an_unsettled_bucket_are_in_nobody_elses_way() -> None:
+    async def story(cluster: Cluster) -> None:
+        here, late = await late_calls(cluster, Sleeper)
+        others = [key for key in map(str, range(10_000)) if bucket_of(f"sleeper/{key}") != UNSETTLED][: 5 * CAP]
+        began = cluster.now
+        calls = (with_hint(here.grain(Sleeper, key), here.name).touch() for key in others)
+        assert await asyncio.gather(*calls) == others
+        assert cluster.now - began < 1.0
+        assert not any(each.done() for each in late)
+        await answered_in_places(cluster, late)
+
+    play_with_a_cap(story)
+
+
+def test_R434_what_grains_wait_for_goes_on_in_the_places_that_those_lend_when_its_bucket_is_settled() -> None:
+    async def story(cluster: Cluster) -> None:
+        _, late = await late_calls(cluster, Dreamer)
+        await answered_in_places(cluster, late)
+
+    play_with_a_cap(story)
+
+
+def test_R434_one_that_nobody_waits_for_any_more_is_not_begun_when_its_bucket_is_settled() -> None:
+    async def story(cluster: Cluster) -> None:
+        _, late = await late_calls(cluster, Sleeper)
+        for each in late:
+            each.cancel()
+        await asyncio.wait(late)
+        await asyncio.sleep(0.1)
+        cluster.heal()
+        silos = cluster.hosts().values()
+        await cluster.seen(lambda: all(silo.runtime.lives.all_settled for silo in silos), NOTICED_WITHIN_S)
+        await whole(cluster, 10.0)
+        catalogs = [silo.runtime.catalog for silo in silos]
+        await cluster.seen(lambda: not any(catalog.in_flight or catalog.waiting_count for catalog in catalogs))
+
+    play_with_a_cap(story)

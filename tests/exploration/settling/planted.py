@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -40,6 +40,24 @@ class SettledFromBirth(DirectoryRows):
         return msgspec.structs.replace(standing, is_settled=True)
 
 
+class NamedByTheClaim(DirectoryRows):
+    """A life has the name that the claim brings, though that may be carried out twice."""
+
+    def _begin_life(self, head: Any, claim: Claim) -> None:
+        super()._begin_life(head, claim)
+        head.life = claim.new_life
+
+
+class WritesWhatWasUnheard(DirectoryRows):
+    """What is brought by a silo that was not heard is written before all others have claimed again."""
+
+    def claim(self, claim: Claim) -> Standing:
+        standing = super().claim(claim)
+        if claim.entries and not standing.entries and standing.life not in ("", claim.life):
+            self._rows.update((entry.grain, entry) for entry in claim.entries if self._is_news(entry))
+        return standing
+
+
 @dataclass(frozen=True)
 class Planted:
     """A fault, and a world in which it does harm."""
@@ -52,6 +70,8 @@ WIPED: Final = Bounds("wiped", wipes=1, registrations=2)
 SET_BACK: Final = Bounds("set back", set_backs=1, registrations=2)
 MOVED: Final = Bounds("wiped amid a move", wipes=1, begins="moved")
 REPLACED: Final = Bounds("wiped when nobody knows any more that one is dead", wipes=1, begins="replaced")
+TWICE: Final = Bounds("wiped, and a claim is carried out twice", wipes=1, begins="begun twice")
+DIED: Final = Bounds("a claim lands when its silo is dead", wipes=1, begins="died")
 FENCED: Final = Bounds("wiped while one is fenced", wipes=1, fences=1, begins="open")
 
 WORLDS: Final = {
@@ -62,18 +82,26 @@ WORLDS: Final = {
         MOVED,
         FENCED,
         REPLACED,
+        TWICE,
+        DIED,
         Bounds("wiped, answers lost", wipes=1, answers_lost=1, registrations=2),
         Bounds("wiped twice", wipes=2, registrations=2),
         Bounds("wiped amid moves", wipes=1, moves=2, begins="open"),
         Bounds("set back amid moves", set_backs=1, moves=1, begins="open"),
         Bounds("wiped and set back", wipes=1, set_backs=1, registrations=2),
         Bounds("wiped, and one crashes", wipes=1, crashes=1, begins="open"),
+        Bounds("wiped, a claim late", wipes=1, late=1, begins="open"),
+        Bounds("wiped amid a move, a claim late", wipes=1, late=1, begins="moved"),
+        Bounds("wiped, a claim late, and one crashes", wipes=1, late=1, crashes=1, begins="open"),
+        Bounds("wiped, a claim late, and the grain ends", wipes=1, late=1, ends=1, begins="open"),
+        Bounds("wiped while one is fenced, a claim late", wipes=1, late=1, fences=1, begins="open"),
+        Bounds("set back, a claim late", set_backs=1, late=1, begins="open"),
         Bounds("3 silos, wiped", 3, wipes=1, begins="open", registrations=2),
         Bounds("3 silos, wiped when nobody knows any more that one is dead", 3, wipes=1, begins="replaced"),
     )
 }
 """The worlds that are explored."""
-SMALL: Final = (WIPED.name, SET_BACK.name, MOVED.name, FENCED.name, REPLACED.name)
+SMALL: Final = (WIPED.name, SET_BACK.name, MOVED.name, FENCED.name, REPLACED.name, TWICE.name, DIED.name)
 """Those that are explored whole within seconds."""
 
 PLANTED: Final = {
@@ -84,6 +112,10 @@ PLANTED: Final = {
     "an answer of a life that is over counts": Planted(Rules(drains=False, drops_late_answers=False), WIPED),
     "a life outlasts the run of its store": Planted(Rules(rows=LivesOutlastTheRun), SET_BACK),
     "a claim is written whatever stands": Planted(Rules(rows=ClaimsOverwrite), MOVED),
+    "a life is named by the claim alone": Planted(Rules(rows=NamedByTheClaim), TWICE),
+    "a claim counts in whatever life it finds": Planted(Rules(learns=False), TWICE),
+    "so does one of a silo that is dead": Planted(Rules(learns=False), DIED),
+    "what was unheard is written at once": Planted(Rules(rows=WritesWhatWasUnheard), DIED),
     "a fenced silo goes on as if nothing were": Planted(Rules(withholds=False), FENCED),
     "a fenced silo goes by its first claim": Planted(Rules(checks=False), REPLACED),
 }

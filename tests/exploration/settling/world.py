@@ -39,7 +39,7 @@ GRAIN = GrainId("place", "lobby")
 BUCKET = bucket_of(str(GRAIN))
 SILOS = tuple(SiloAddress(f"silo-{number}:1", 1) for number in range(4))
 NEW = "new-"
-"""Before the number of a silo: the life that its claim begins, should it begin one."""
+"""Before the number of a silo: the life that the claim begins which it sends now, should it begin one."""
 Right = Literal["held", "fenced", "withheld", "told dead"]
 
 
@@ -87,6 +87,8 @@ class Silo(NamedTuple):
     """Whom it knows to be dead."""
     registration: Request | None = None
     claim: Request | None = None
+    floor: int = 0
+    """The highest epoch of which it has heard."""
     inquiry: Request | None = None
     checked: str = ""
     """The life in which it has claimed once more, before it goes on without having had the right."""
@@ -100,6 +102,10 @@ class State(NamedTuple):
     declared: frozenset[int] = frozenset()
     """Whom the table that is now calls dead."""
     kept: Store | None = None
+    late: tuple[Claim, ...] = ()
+    """Claims of which nobody hears any more, and which may yet be carried out, whatever has become of who sent them."""
+    left_behind: int = 0
+    ends: int = 0
     wipes: int = 0
     set_backs: int = 0
     crashes: int = 0
@@ -122,11 +128,16 @@ class Bounds:
     fences: int = 0
     moves: int = 0
     answers_lost: int = 0
+    late: int = 0
+    """How many claims stay under way though their silo has sent them once more, or has claimed anew."""
+    ends: int = 0
+    """How often the grain is deactivated."""
     registrations: int = 3
     """How many epochs are given at most."""
-    begins: Literal["empty", "open", "moved", "replaced"] = "empty"
-    """With the grain nowhere; open on 0; open on 1, and frozen on 0 which does not know; or taken over by 1 from 0,
-    which is fenced and dead, and whoever knew that is gone."""
+    begins: Literal["empty", "open", "begun twice", "died", "moved", "replaced"] = "empty"
+    """With the grain nowhere; open on 0; so, and the claim with which 0 began the life is under way once more; nowhere
+    in a life that has begun, while a claim is under way from 0, where it was and which is dead; open on 1, and frozen
+    on 0 which does not know; or taken over by 1 from 0, which is fenced and dead, and whoever knew that is gone."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +152,8 @@ class Rules:
     """A claim waits for registrations that are out."""
     drops_late_answers: bool = True
     """The answer to a registration counts while its life is the one that is known."""
+    learns: bool = True
+    """A silo asks for the life first, and what it serves then counts in that life and in no other."""
     hears_all: bool = True
     """A life is settled once all members have claimed."""
     awaits_recovery: bool = True
@@ -168,12 +181,23 @@ class World:
         if self._of.begins == "empty":
             return state
         first, second = Entry(GRAIN, SILOS[0], "on-0", 1), Entry(GRAIN, SILOS[1], "on-1", 2)
-        if self._of.begins == "open":
-            return _with(state._replace(store=state.store._replace(row=first, counter=1)), 0, entry=first, is_open=True)
-        state = _with(state, 1, entry=second, is_open=True)._replace(store=state.store._replace(row=second, counter=2))
+        if self._of.begins in ("open", "begun twice"):
+            state = state._replace(store=state.store._replace(row=first, counter=1))
+            if self._of.begins == "begun twice":
+                late = Claim(BUCKET, SILOS[0], new_life="life-1", whole=not self._rules.learns)
+                state = state._replace(late=(late,))
+            return _with(state, 0, entry=first, is_open=True, floor=1)
+        if self._of.begins == "died":
+            served, life = (Entry(GRAIN, SILOS[0], "on-0", 2),), "life-1" if self._rules.learns else ""
+            late = Claim(BUCKET, SILOS[0], served, life, new_life="life-2")
+            state = _with(state, 0, runs=False)._replace(store=Store("life-1"), declared=frozenset({0}), late=(late,))
+            return _renamed(self._send_claim(_with(state, 1, knows=Knowledge(Phase.CLAIMING)), 1, ""))
+        state = _with(state, 1, entry=second, is_open=True, floor=2)._replace(
+            store=state.store._replace(row=second, counter=2)
+        )
         if self._of.begins == "moved":
-            return _with(state, 0, entry=first)
-        state = _with(state, 0, entry=first, is_open=True, right="fenced")
+            return _with(state, 0, entry=first, floor=1)
+        state = _with(state, 0, entry=first, is_open=True, right="fenced", floor=1)
         return state._replace(declared=frozenset({0}))
 
     def violated(self, state: State) -> bool:
@@ -188,9 +212,15 @@ class World:
 
     def _steps(self, state: State) -> Iterator[tuple[str, State]]:
         yield from self._steps_of_store(state)
+        for place, claim in enumerate(state.late):
+            others = state.late[:place] + state.late[place + 1 :]
+            store, _ = self._carried_out(state.store, claim)
+            what = "claims late" if claim.whole else "asks late for the life"
+            yield f"{SILOS.index(claim.silo)} {what}", state._replace(store=store, late=others)
         for number, silo in enumerate(state.silos):
             for request in ("registration", "claim", "inquiry"):
                 yield from self._under_way(state, number, request)
+            yield from self._left_behind(state, number, silo)
             if silo.runs and silo.right != "told dead":
                 yield from self._registers(state, number, silo)
                 yield from self._asks(state, number, silo)
@@ -275,6 +305,17 @@ class World:
                 self._failed(state._replace(lost=state.lost + 1), number, request),
             )
 
+    def _left_behind(self, state: State, number: int, silo: Silo) -> Iterator[tuple[str, State]]:
+        """A claim that seems to be lost: it is sent once more as it is, or the silo gives it up and claims anew."""
+        request = silo.claim
+        if request is None or request.answer != "" or state.left_behind >= self._of.late:
+            return
+        assert isinstance(request.asked, Claim)
+        after = state._replace(late=(*state.late, request.asked), left_behind=state.left_behind + 1)
+        if silo.runs:
+            yield f"the claim of {number} goes out twice", after
+            yield f"{number} gives its claim up, and claims anew", self._failed(after, number, request)
+
     # ---- a silo that registers, or is moved to
 
     def _registers(self, state: State, number: int, silo: Silo) -> Iterator[tuple[str, State]]:
@@ -294,10 +335,14 @@ class World:
                 yield f"{number} registers", self._register(known, number, row)
         if silo.is_open and state.moves < self._of.moves:
             yield from self._moves(state, number, silo)
+        if silo.is_open and state.ends < self._of.ends:
+            store = state.store._replace(row=None) if row == silo.entry else state.store
+            after = state._replace(store=store, ends=state.ends + 1)
+            yield f"{number} deactivates the grain", _with(after, number, entry=None, is_open=False)
 
     def _register(self, state: State, number: int, expected: Entry | None) -> State:
         life = state.silos[number].knows.life if self._rules.names_life else ""
-        floor = expected.epoch if expected is not None else 0
+        floor = max(expected.epoch if expected is not None else 0, state.silos[number].floor)
         asked = Registration(GRAIN, SILOS[number], f"on-{number}-{floor}", expected, floor, life)
         return _with(state, number, registration=Request(asked))
 
@@ -325,6 +370,8 @@ class World:
         counts = (silo.knows.phase is Phase.SETTLED and silo.knows.life == asked.life) or not (
             self._rules.drops_late_answers and self._rules.names_life
         )
+        if counts and isinstance(answer, Entry):
+            state = _with(state, number, floor=max(silo.floor, answer.epoch))
         if counts and isinstance(answer, Entry) and silo.right == "held":
             if answer.silo == SILOS[number] and answer.activation == asked.activation:
                 state = _with(state, number, entry=answer, is_open=True, wants=None)
@@ -344,22 +391,33 @@ class World:
                 state = _with(state, number, registration=None)
                 draining = state.silos[number].knows.phase is Phase.DRAINING
                 return self._on(state, number, Drained()) if draining else state
-            case Claim(over=over):
-                return self._send_claim(state, number, over)
+            case Claim():
+                return self._send_claim(state, number, state.silos[number].knows.over)
             case _:
                 return _with(state, number, inquiry=None)
 
     # ---- a silo that claims, and asks whether the others have
 
     def _send_claim(self, state: State, number: int, over: str) -> State:
+        """Ask for the life that there is, which may begin with that."""
+        if not self._rules.learns:
+            return self._send_rows(state, number, "", over)
+        asked = Claim(BUCKET, SILOS[number], over=over, new_life=NEW + str(number), whole=False)
+        return _with(state, number, claim=Request(asked))
+
+    def _send_rows(self, state: State, number: int, life: str, over: str = "") -> State:
+        """Say all that is served, in this life."""
         silo = state.silos[number]
-        floor = silo.entry.epoch if silo.entry is not None else 0
         entries = (silo.entry,) if silo.entry is not None else ()
-        asked = Claim(BUCKET, SILOS[number], entries, "", over, NEW + str(number), floor=floor)
+        asked = Claim(BUCKET, SILOS[number], entries, life, over, NEW + str(number), floor=silo.floor)
         return _with(state, number, claim=Request(asked))
 
     def _claimed(self, state: State, number: int, asked: Claim, standing: Standing) -> State:
+        if not asked.whole:
+            return self._send_rows(state, number, standing.life)
         silo = state.silos[number]
+        if len(standing.entries) < len(asked.entries) or standing.life != asked.life != "":
+            return self._send_claim(state, number, silo.knows.over)
         state = _with(state, number, claim=None)
         stands = standing.entries[0] if standing.entries else None
         if stands is not None and silo.entry is not None and silo.entry in asked.entries and stands != silo.entry:
@@ -452,11 +510,17 @@ def _lives(state: State) -> Iterator[str]:
         yield silo.checked
         for request in (silo.registration, silo.claim, silo.inquiry):
             if request is not None:
-                yield request.asked.over if isinstance(request.asked, Claim) else request.asked.life
+                yield from _lives_asked(request.asked)
                 if isinstance(request.answer, Standing):
                     yield request.answer.life
+    for claim in state.late:
+        yield from _lives_asked(claim)
     if state.kept is not None:
         yield state.kept.life
+
+
+def _lives_asked(asked: Registration | Claim | Inquiry) -> tuple[str, ...]:
+    return (asked.life, asked.over, asked.new_life) if isinstance(asked, Claim) else (asked.life,)
 
 
 def _renamed(state: State) -> State:
@@ -482,11 +546,12 @@ def _renamed(state: State) -> State:
         if request is None:
             return None
         asked, answer = request.asked, request.answer
-        if isinstance(asked, Claim):
-            asked = msgspec.structs.replace(asked, over=name(asked.over))
-        else:
-            asked = msgspec.structs.replace(asked, life=name(asked.life))
+        asked = claim(asked) if isinstance(asked, Claim) else msgspec.structs.replace(asked, life=name(asked.life))
         return Request(asked, standing(answer) if isinstance(answer, Standing) else answer)
+
+    def claim(asked: Claim) -> Claim:
+        lives = {"life": name(asked.life), "over": name(asked.over), "new_life": name(asked.new_life)}
+        return msgspec.structs.replace(asked, **lives)
 
     store = stored(state.store)
     assert store is not None
@@ -500,7 +565,8 @@ def _renamed(state: State) -> State:
         )
         for silo in state.silos
     )
-    return state._replace(store=store, silos=silos, kept=stored(state.kept))
+    late = tuple(claim(asked) for asked in state.late)
+    return state._replace(store=store, silos=silos, late=late, kept=stored(state.kept))
 
 
 def _with(state: State, number: int, **changes: object) -> State:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -181,3 +182,57 @@ def test_a_silo_is_full_at_its_bound_and_never_without_one() -> None:
     assert IntakeLimits(activations_max=10).why_full(9) == ""
     assert IntakeLimits(activations_max=10).why_full(10) == "full: 10 of 10 activations"
     assert IntakeLimits().why_full(10**9) == ""
+
+
+def test_R434_one_that_is_set_aside_has_no_place_and_waits_for_one_when_it_comes_back() -> None:
+    places = intake(1)
+    for one in "abc":
+        places.enter(one, BORN, inner=False)
+    places.set_aside("a")
+    assert begun(places) == ["b"]
+    places.set_aside("b")
+    assert begun(places) == ["c"]
+    assert (places.in_flight, places.waiting_count) == (1, 0)
+    assert not places.come_back("a", BORN)
+    assert not places.come_back("b", BORN)
+    places.leave("c")
+    assert begun(places) == ["a"]
+    places.leave("a")
+    assert begun(places) == ["b"]
+
+
+def test_R434_one_that_comes_back_to_a_free_place_goes_on_at_once() -> None:
+    places = intake(1)
+    places.enter("a", BORN, inner=False)
+    places.set_aside("a")
+    assert places.come_back("a", BORN)
+    assert places.in_flight == 1
+
+
+@pytest.mark.parametrize("when", ["it came", "it worked", "it was set aside"])
+def test_R319_one_that_a_grain_calls_may_use_a_lent_place_when_it_comes_back(when: str) -> None:
+    places = intake(1)
+    places.enter("inner", BORN, inner=when == "it came")
+    if when == "it worked":
+        places.hasten("inner")
+    places.set_aside("inner")
+    if when == "it was set aside":
+        places.hasten("inner")
+    assert places.enter("caller", BORN, inner=False)
+    assert not places.come_back("inner", BORN)
+    assert begun(places) == []
+    places.lend("caller")
+    assert begun(places) == ["inner"]
+
+
+def test_one_that_is_gone_leaves_nothing_behind() -> None:
+    """It comes back as any other: what was known of it went with it."""
+    places = intake(1)
+    places.enter("a", BORN, inner=True)
+    places.set_aside("a")
+    places.leave("a")
+    places.hasten("a")
+    places.enter("caller", BORN, inner=False)
+    assert not places.come_back("a", BORN)
+    places.lend("caller")
+    assert begun(places) == []
