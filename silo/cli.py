@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import math
 import secrets
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -83,6 +84,8 @@ grains_app = typer.Typer(no_args_is_help=True, help="Look at grains.")
 app.add_typer(grains_app, name="grains")
 
 LOG_LEVEL = "telemetry.log_level"
+FROM_PYDANTIC = "Value error, "
+"""What typer leaves of pydantic in front of its own words about a value."""
 DEACTIVATE_ANSWER_S = 5.0
 """How long, beyond the time for the grain to end, `silo deactivate` waits for the silos to say so."""
 
@@ -92,6 +95,12 @@ class TokenRole(enum.StrEnum):
 
     CLIENT = "client"
     ADMIN = "admin"
+
+
+def _above_zero(seconds: float) -> float:
+    if not 0 < seconds < math.inf:
+        raise typer.BadParameter(f"a time above 0 is wanted, not {seconds:g}")
+    return seconds
 
 
 Modules = Annotated[list[str], typer.Argument(metavar="MODULE", help="Modules with @grain classes, as in `import`.")]
@@ -107,7 +116,9 @@ SetOption = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="Any setting by its name; `silo config` lists them."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
-TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds until the command gives up.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", callback=_above_zero, help="Seconds until the command gives up.")
+]
 LogLevelOption = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
 LogFormatOption = Annotated[str | None, typer.Option("--log-format", help="auto, json or console.")]
 LoopOption = Annotated[Loop | None, typer.Option("--loop", help="The event loop; uvloop where there is one.")]
@@ -196,7 +207,10 @@ def dev(
     configuration = load(flags, file=config)
     from silo.dev_cluster import DevCluster, run_dev_cluster, scenario_of
 
-    scenario = scenario_of(import_application(modules[0]))
+    first, *_ = [
+        import_application(module) for module in modules
+    ]  # what is wrong with one is said once, not by each silo
+    scenario = scenario_of(first)
     if once and scenario is None:
         raise InvalidSettings(f"--once ends with the module's `async def main(client)`, and {modules[0]} has none")
     options = [f"--set={item}" for item in settings or ()]
@@ -352,7 +366,10 @@ def deactivate(
 
     if any(outcome.status is DeactivationStatus.UNDER_WAY for outcome in outcomes):
         return ExitCode.TIMED_OUT
-    return ExitCode.PARTLY_DONE if any(outcome.unanswered for outcome in outcomes) else ExitCode.DONE
+    if any(outcome.unanswered for outcome in outcomes):
+        return ExitCode.PARTLY_DONE
+    mistaken = any(outcome.why for outcome in outcomes)  # there can be no such grain
+    return ExitCode.NOT_MET if mistaken else ExitCode.DONE
 
 
 @grains_app.command("get")
@@ -421,7 +438,7 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
         code: object = app(args=arguments, prog_name="silo", standalone_mode=False)
     except TyperException as error:
         if message := error.format_message():  # without any argument the help has been shown, which says it all
-            terminal.complain(message)
+            terminal.complain(message.replace(FROM_PYDANTIC, "").rstrip(".") + _help_for(error))
         return ExitCode.USAGE
     except (Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
@@ -429,6 +446,12 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
         terminal.complain(str(error))
         return exit_code(error)
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _help_for(error: TyperException) -> str:
+    """Where to read on after a command line that was not understood."""
+    path: object = getattr(getattr(error, "ctx", None), "command_path", None)  # typer shows no type that has one
+    return f" (see `{path} --help`)" if isinstance(path, str) else ""
 
 
 def exit_code(error: SiloError) -> ExitCode:
