@@ -108,7 +108,7 @@ class RedisDirectory:
                     "the Redis user of the directory must be allowed EVAL, EVALSHA and, within scripts, INFO "
                     f"(how a failover is noticed): {error.__cause__}"
                 ) from error
-            why = str(error.__cause__).rstrip(".")
+            why = f"{type(error.__cause__).__name__}: {error.__cause__}".rstrip(".")
             raise DirectoryUnavailable(
                 f"the Redis of the directory cannot be asked: {why}; see that it runs, and that the URL names it"
             ) from error
