@@ -126,7 +126,8 @@ def asks_cluster(*, timeout_s: float = 5.0) -> Callable[[Callable[..., int]], Ca
 
         @functools.wraps(command)
         def extended(**given: Any) -> int:
-            return command(**given, reach=Reach(**{name: given.pop(name) for name in defaults}))
+            reach = Reach(**{name: given.pop(name) for name in defaults})
+            return command(**given, reach=reach)
 
         # What typer reads the options from.
         extended.__annotations__ = {each.name: each.annotation for each in (*own, *shared)}
