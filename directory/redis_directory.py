@@ -110,7 +110,10 @@ class RedisDirectory:
                     "the Redis user of the directory must be allowed EVAL, EVALSHA and, within scripts, INFO "
                     f"(how a failover is noticed): {error.__cause__}"
                 ) from error
-            raise
+            why = f"{type(error.__cause__).__name__}: {error.__cause__}".rstrip(".")
+            raise DirectoryUnavailable(
+                f"the Redis of the directory cannot be asked: {why}; see that it runs, and that the URL names it"
+            ) from error
         if not run or tuple(int(part) for part in version.split(".")[:2]) < VERSION_MIN:
             raise InvalidSettings(f"the directory needs Redis 6.2 or Valkey, with a run_id; found version {version!r}")
 

@@ -17,6 +17,8 @@ from silo.directory.errors import InvalidSettings, SiloError
 
 COLLECTED_EVERY: Final = (10_000, 20, 20)
 """The garbage collector's thresholds: new objects to a look at the youngest, looks to one at the older."""
+IMPORTING: Final = (importlib.__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+"""The files whose frames stand between whoever imports a module and that module."""
 
 
 class Loop(enum.StrEnum):
@@ -37,11 +39,25 @@ def import_application(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise InvalidSettings(f"there is no module {name!r} in {os.getcwd()} or among the installed ones") from None
-        raise InvalidSettings(f"module {name!r} cannot be imported:\n{traceback.format_exc()}") from None
+        raise InvalidSettings(f"module {name!r} cannot be imported: {told(error, __file__)}") from None
     except SiloError:
         raise
     except Exception as error:
-        raise InvalidSettings(f"module {name!r} cannot be imported:\n{traceback.format_exc()}") from error
+        raise InvalidSettings(f"module {name!r} cannot be imported: {told(error, __file__)}") from error
+
+
+def told(error: Exception, *callers: str) -> str:
+    """An error of the application: in one line what it is, then its traceback from the application's first frame on.
+
+    Args:
+        callers: the files of ours that called the application; their frames, and those of importing, say nothing to it.
+    """
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in (*IMPORTING, *callers):
+        frames = frames.tb_next
+    lines = traceback.format_exception(type(error), error, frames)
+    what = traceback.format_exception_only(type(error), error)[-1].strip()
+    return f"{what}\n{''.join(lines).rstrip()}"
 
 
 def run_on(loop: Loop | None, work: Coroutine[Any, Any, int]) -> int:

@@ -6,22 +6,21 @@ part · 5 timed out · 64 not understood (arguments, settings, names) · 130 and
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import secrets
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.exceptions import Abort, TyperException
 
 from silo import terminal
 from silo.application import Loop, import_application, run_on
-from silo.configuration import Configuration, load
+from silo.cluster_command import ClusterOption, ConfigOption, JsonOption, Reach, RedisOption, asks_cluster
+from silo.configuration import load
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import (
     CallExpired,
@@ -48,9 +47,6 @@ if TYPE_CHECKING:
     from silo.grain_records import DeactivationOutcome, GrainRecord
     from silo.management_values import ClusterStatus
     from silo.migration.outcome import MigrationOutcome
-
-
-Result = TypeVar("Result")
 
 
 class ExitCode(enum.IntEnum):
@@ -83,6 +79,8 @@ grains_app = typer.Typer(no_args_is_help=True, help="Look at grains.")
 app.add_typer(grains_app, name="grains")
 
 LOG_LEVEL = "telemetry.log_level"
+FROM_PYDANTIC = "Value error, "
+"""What typer leaves of pydantic in front of its own words about a value."""
 DEACTIVATE_ANSWER_S = 5.0
 """How long, beyond the time for the grain to end, `silo deactivate` waits for the silos to say so."""
 
@@ -95,19 +93,12 @@ class TokenRole(enum.StrEnum):
 
 
 Modules = Annotated[list[str], typer.Argument(metavar="MODULE", help="Modules with @grain classes, as in `import`.")]
+Grains = Annotated[list[str], typer.Argument(metavar="GRAIN", help="Grains as kind/key.")]
 SiloArgument = Annotated[str, typer.Argument(metavar="SILO", help="A silo's name, endpoint or address.")]
-ClusterOption = Annotated[str | None, typer.Option("--cluster", help="The name of the cluster.")]
-RedisOption = Annotated[str | None, typer.Option("--redis", help="The URL of the cluster's Redis or Valkey.")]
-GatewayOption = Annotated[
-    list[str] | None, typer.Option("--gateway", help="host:port of a silo, instead of --redis; may be repeated.")
-]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings (SILO_CONFIG).")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any setting by its name; `silo config` lists them."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
-TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds until the command gives up.")]
 LogLevelOption = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
 LogFormatOption = Annotated[str | None, typer.Option("--log-format", help="auto, json or console.")]
 LoopOption = Annotated[Loop | None, typer.Option("--loop", help="The event loop; uvloop where there is one.")]
@@ -196,7 +187,8 @@ def dev(
     configuration = load(flags, file=config)
     from silo.dev_cluster import DevCluster, run_dev_cluster, scenario_of
 
-    scenario = scenario_of(import_application(modules[0]))
+    imported = [import_application(module) for module in modules]  # what is wrong with one is said once for all silos
+    scenario = scenario_of(imported[0])
     if once and scenario is None:
         raise InvalidSettings(f"--once ends with the module's `async def main(client)`, and {modules[0]} has none")
     options = [f"--set={item}" for item in settings or ()]
@@ -224,8 +216,9 @@ def dev(
 
 
 @app.command()
+@asks_cluster(timeout_s=60.0)
 def migrate(
-    grains: Annotated[list[str], typer.Argument(metavar="GRAIN", help="Grains as kind/key.")],
+    grains: Grains,
     to: Annotated[
         str | None, typer.Option("--to", help="A silo's name or address; without it placement decides.")
     ] = None,
@@ -238,12 +231,8 @@ def migrate(
             help="Running calls: wait for them, let the grain stay, or interrupt them; else as its kind says.",
         ),
     ] = None,
-    cluster: ClusterOption = None,
-    redis: RedisOption = None,
-    gateway: GatewayOption = None,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = 60.0,
-    as_json: JsonOption = False,
+    *,
+    reach: Reach,
 ) -> int:
     """Move live grains to another silo while they are being called."""
     identities = [GrainId.parse(text) for text in grains]
@@ -251,133 +240,85 @@ def migrate(
     async def move(client: Client) -> list[MigrationOutcome]:
         return await client.migrate_many(identities, to=to, reason=reason, force=force, on_busy=on_busy)
 
-    outcomes = _with_client(move, _client_settings(cluster, redis, config), gateway, timeout)
+    outcomes = reach.ask(move)
     for outcome in outcomes:
-        terminal.say(terminal.as_json(outcome) if as_json else str(outcome))
+        reach.tell(outcome, str(outcome))
     return _verdict(outcomes)
 
 
 @app.command()
-def status(
-    cluster: ClusterOption = None,
-    redis: RedisOption = None,
-    gateway: GatewayOption = None,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = 5.0,
-    as_json: JsonOption = False,
-) -> int:
+@asks_cluster()
+def status(reach: Reach) -> int:
     """Show the members of a cluster and what they host."""
+    from silo.management_values import summary
 
     async def ask(client: Client) -> ClusterStatus:
         return await client.management.status()
 
-    found = _with_client(ask, _client_settings(cluster, redis, config), gateway, timeout)
-    if as_json:
-        terminal.say(terminal.as_json(found))
-    else:
-        from silo.management_values import summary
-
-        terminal.show(summary(found))
+    found = reach.ask(ask)
+    reach.show(found, lambda: summary(found))
     return ExitCode.DONE
 
 
 @app.command()
-def cordon(
-    silo: SiloArgument,
-    cluster: ClusterOption = None,
-    redis: RedisOption = None,
-    gateway: GatewayOption = None,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = 5.0,
-    as_json: JsonOption = False,
-) -> int:
+@asks_cluster()
+def cordon(silo: SiloArgument, reach: Reach) -> int:
     """Have a silo take no new grains; it serves what it has. Until `silo uncordon`, or the silo's restart."""
-    return _cordon(silo, True, _client_settings(cluster, redis, config), gateway, timeout, as_json=as_json)
+    return _cordon(silo, True, reach)
 
 
 @app.command()
-def uncordon(
-    silo: SiloArgument,
-    cluster: ClusterOption = None,
-    redis: RedisOption = None,
-    gateway: GatewayOption = None,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = 5.0,
-    as_json: JsonOption = False,
-) -> int:
+@asks_cluster()
+def uncordon(silo: SiloArgument, reach: Reach) -> int:
     """Have a silo take new grains again; what waits for a place is tried at once."""
-    return _cordon(silo, False, _client_settings(cluster, redis, config), gateway, timeout, as_json=as_json)
+    return _cordon(silo, False, reach)
 
 
-def _cordon(
-    silo: str,
-    cordoned: bool,
-    configuration: Configuration,
-    gateways: Sequence[str] | None,
-    timeout_s: float,
-    *,
-    as_json: bool,
-) -> ExitCode:
+def _cordon(silo: str, cordoned: bool, reach: Reach) -> ExitCode:
     async def order(client: Client) -> SiloAddress:
         return await (client.management.cordon(silo) if cordoned else client.management.uncordon(silo))
 
-    address = _with_client(order, configuration, gateways, timeout_s)
-    told = {"silo": silo, "address": address, "cordoned": cordoned}
+    address = reach.ask(order)
     what = "is cordoned: it takes no new grains" if cordoned else "takes new grains"
-    terminal.say(terminal.as_json(told) if as_json else f"{silo} ({address}) {what}")
+    reach.tell({"silo": silo, "address": address, "cordoned": cordoned}, f"{silo} ({address}) {what}")
     return ExitCode.DONE
 
 
 @app.command()
-def deactivate(
-    grains: Annotated[list[str], typer.Argument(metavar="GRAIN", help="Grains as kind/key.")],
-    cluster: ClusterOption = None,
-    redis: RedisOption = None,
-    gateway: GatewayOption = None,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
-    as_json: JsonOption = False,
-) -> int:
+@asks_cluster(timeout_s=30.0)
+def deactivate(grains: Grains, reach: Reach) -> int:
     """End the activations of grains, whatever they do, and forget their troubles; the next call begins afresh."""
+    from silo.grain_records import DeactivationStatus
+
     identities = [GrainId.parse(text) for text in grains]
 
     async def order(client: Client) -> list[DeactivationOutcome]:
-        return [await client.management.deactivate(each, timeout_s=timeout) for each in identities]
+        return [await client.management.deactivate(each, timeout_s=reach.timeout) for each in identities]
 
-    within_s = len(identities) * (timeout + DEACTIVATE_ANSWER_S)
-    outcomes = _with_client(order, _client_settings(cluster, redis, config), gateway, within_s)
+    outcomes = reach.ask(order, within_s=len(identities) * (reach.timeout + DEACTIVATE_ANSWER_S))
     for outcome in outcomes:
-        terminal.say(terminal.as_json(outcome) if as_json else str(outcome))
-    from silo.grain_records import DeactivationStatus
-
+        reach.tell(outcome, str(outcome))
     if any(outcome.status is DeactivationStatus.UNDER_WAY for outcome in outcomes):
         return ExitCode.TIMED_OUT
-    return ExitCode.PARTLY_DONE if any(outcome.unanswered for outcome in outcomes) else ExitCode.DONE
+    if any(outcome.unanswered for outcome in outcomes):
+        return ExitCode.PARTLY_DONE
+    mistaken = any(outcome.why for outcome in outcomes)  # there can be no such grain
+    return ExitCode.NOT_MET if mistaken else ExitCode.DONE
 
 
 @grains_app.command("get")
-def get_grain(
-    grain: Annotated[str, typer.Argument(metavar="GRAIN", help="A grain as kind/key.")],
-    cluster: ClusterOption = None,
-    redis: RedisOption = None,
-    gateway: GatewayOption = None,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = 5.0,
-    as_json: JsonOption = False,
-) -> int:
+@asks_cluster()
+def get_grain(grain: Annotated[str, typer.Argument(metavar="GRAIN", help="A grain as kind/key.")], reach: Reach) -> int:
     """Show where a grain is active and what it does; or what keeps it from that, and when it is tried again."""
+    from silo.grain_records import summary
+
     identity = GrainId.parse(grain)
 
     async def ask(client: Client) -> GrainRecord:
         return await client.management.grain(identity)
 
-    found = _with_client(ask, _client_settings(cluster, redis, config), gateway, timeout)
-    if as_json:
-        terminal.say(terminal.as_json(found))
-    else:
-        from silo.grain_records import summary
-
-        terminal.show(summary(found))
+    found = reach.ask(ask)
+    reach.show(found, lambda: summary(found))
     return ExitCode.PARTLY_DONE if found.unanswered else ExitCode.DONE
 
 
@@ -421,7 +362,7 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
         code: object = app(args=arguments, prog_name="silo", standalone_mode=False)
     except TyperException as error:
         if message := error.format_message():  # without any argument the help has been shown, which says it all
-            terminal.complain(message)
+            terminal.complain(message.replace(FROM_PYDANTIC, "").rstrip(".") + _help_for(error))
         return ExitCode.USAGE
     except (Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
@@ -429,6 +370,12 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
         terminal.complain(str(error))
         return exit_code(error)
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _help_for(error: TyperException) -> str:
+    """Where to read on after a command line that was not understood."""
+    path: object = getattr(getattr(error, "ctx", None), "command_path", None)  # typer shows no type that has one
+    return f" (see `{path} --help`)" if isinstance(path, str) else ""
 
 
 def exit_code(error: SiloError) -> ExitCode:
@@ -455,48 +402,6 @@ async def _own_or_given(redis: str | None) -> AsyncGenerator[str]:
 
     async with EmbeddedServer() as server:
         yield server.url
-
-
-def _client_settings(cluster: str | None, redis: str | None, config: Path | None) -> Configuration:
-    return load({"cluster": cluster, "redis": redis}, file=config)
-
-
-def _with_client(
-    work: Callable[[Client], Awaitable[Result]],
-    configuration: Configuration,
-    gateways: Sequence[str] | None,
-    timeout_s: float,
-) -> Result:
-    """What the work returns, done with a client of the cluster, as an admin."""
-    settings = configuration.settings
-    if settings.redis is None and not gateways:
-        raise InvalidSettings(
-            "which cluster? Give --redis URL (SILO_REDIS), or --gateway HOST:PORT of one of its silos"
-        )
-    configure("warning", settings.telemetry.log_format)
-    from silo.client import Client
-
-    held = settings.cluster_token
-
-    async def do() -> Result:
-        async with Client.connect(
-            None if gateways else settings.redis,
-            cluster=settings.cluster,
-            gateways=list(gateways or ()),
-            token=held.get_secret_value() if held is not None else None,
-            role="admin",
-            name="silo-command",
-        ) as client:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    return await work(client)
-            except TimeoutError as error:
-                if isinstance(error, SiloError):
-                    raise
-                why = f": {client.trouble}" if client.trouble else ""
-                raise CallTimeout(f"cluster {settings.cluster} did not answer within {timeout_s:g} s{why}") from None
-
-    return asyncio.run(do())
 
 
 def _verdict(outcomes: Sequence[MigrationOutcome]) -> ExitCode:

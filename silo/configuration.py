@@ -117,7 +117,9 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
         if not name.startswith(PREFIX) or name.startswith(TEST_PREFIX) or name == CONFIG_VARIABLE or name in known:
             continue
         if not SERVICE_LINK.fullmatch(name):
-            raise InvalidSettings(f"{variable}: no setting has this environment variable{suggestion(name, known)}")
+            raise InvalidSettings(
+                f"{variable}: no setting has this environment variable{suggestion(name, known, prefix=PREFIX)}"
+            )
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

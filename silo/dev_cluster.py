@@ -19,7 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from silo.application import told
 from silo.configuration import without_password
+from silo.directory.errors import SiloError
 from silo.serving import READY, StopRequest, stop_request
 from silo.settings import SiloSettings
 
@@ -29,6 +31,10 @@ STOP_GRACE_S = 10.0
 """What a silo gets on top of its own `shutdown_timeout_s` before it is killed."""
 
 Scenario = Callable[[Any], Awaitable[object]]
+
+
+class ScenarioFailed(SiloError):
+    """The application's `main(client)` raised an error of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +175,8 @@ async def _tell(cluster: DevCluster, children: Sequence[_Child]) -> None:
     for child in children:
         await child.ready.wait()
     settings = cluster.settings
-    cluster.console.print(f"{len(children)} silos are ready; Ctrl-C stops them")
+    ready = "1 silo is" if len(children) == 1 else f"{len(children)} silos are"
+    cluster.console.print(f"{ready} ready; Ctrl-C stops {'it' if len(children) == 1 else 'them'}")
     if not cluster.once:
         where = f"--cluster {settings.cluster} --redis {without_password(settings.redis or '')}"
         cluster.console.print(f"in another terminal: silo status {where}", markup=False)
@@ -181,7 +188,12 @@ async def _tell(cluster: DevCluster, children: Sequence[_Child]) -> None:
     async with Client.connect(
         cluster.settings.redis, cluster=cluster.settings.cluster, token=token.get_secret_value() if token else None
     ) as client:
-        await cluster.scenario(client)
+        try:
+            await cluster.scenario(client)
+        except SiloError:
+            raise  # the runtime's errors say in one line what is to be done
+        except Exception as error:
+            raise ScenarioFailed(f"main(client) failed: {told(error, __file__)}") from error
 
 
 def scenario_of(module: ModuleType) -> Scenario | None:

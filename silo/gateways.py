@@ -63,7 +63,9 @@ class RedisGateways:
             else:
                 if view.version:
                     break
-                follower.on_trouble(f"Redis lists no silo of cluster {self._cluster!r}")
+                follower.on_trouble(
+                    f"Redis lists no silo of cluster {self._cluster!r}; see that this is its name, and that one runs"
+                )
             await asyncio.sleep(KNOCK_PAUSE_S)
         await reader.follow()
 

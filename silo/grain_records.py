@@ -182,7 +182,7 @@ class DeactivationOutcome(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         what = {
             DeactivationStatus.DEACTIVATED: "was deactivated",
-            DeactivationStatus.NOT_ACTIVE: "was not active",
+            DeactivationStatus.NOT_ACTIVE: f"was not active: {self.why}" if self.why else "was not active",
         }.get(self.status, f"is yet to be deactivated: {self.why}")
         rest = f" (no answer from {', '.join(self.unanswered)})" if self.unanswered else ""
         return f"{self.grain} {what}{rest}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
@@ -209,6 +209,19 @@ class KindRegistry:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+
+def hosted_nowhere(kind: str, hosted: Iterable[Collection[str]]) -> str:
+    """Why no silo can have a grain of this kind; empty where one may.
+
+    Args:
+        hosted: the kinds that each silo says it hosts; one that lists none hosts whatever comes.
+    """
+    by_silo = list(hosted)
+    names = {name for kinds in by_silo for name in kinds}
+    if kind in names or not all(by_silo):
+        return ""
+    return f"no silo hosts grains of kind {kind!r} (hosted: {', '.join(sorted(names))}){suggestion(kind, names)}"
 
 
 class _Options:

@@ -6,16 +6,27 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from silo.directory.errors import CallTimeout, NotExecuted, PermissionRefused, SiloError, SiloUnavailable
+import msgspec
+
+from silo.directory.errors import (
+    CallTimeout,
+    GrainKindUnknown,
+    NotExecuted,
+    PermissionRefused,
+    SiloError,
+    SiloUnavailable,
+)
 from silo.grain_records import (
     DeactivationOutcome,
     DeactivationReport,
     DeactivationStatus,
     GrainRecord,
     GrainReport,
+    GrainState,
     deactivation_outcome,
     recorded,
 )
+from silo.kinds import hosted_nowhere
 from silo.logs import get_logger
 from silo.management_access import prove
 from silo.management_values import ClusterStatus, MemberStatus, SiloReport, merged
@@ -41,7 +52,7 @@ from silo.reference import grain_id
 if TYPE_CHECKING:
     import grpc.aio
 
-    from silo.directory.addresses import SiloAddress
+    from silo.directory.addresses import GrainId, SiloAddress
     from silo.messaging.greeting import Credentials
 
 __all__ = ["ClusterStatus", "DeactivationOutcome", "GrainRecord", "Management", "MemberStatus"]
@@ -90,6 +101,7 @@ class Management:
             grain: a reference or a GrainId.
 
         Raises:
+            GrainKindUnknown: it is not active, and no silo hosts its kind.
             NoGateway, SiloUnavailable, CallTimeout: no silo answered.
             PermissionRefused: the token does not allow the role `admin`, or is none of this cluster.
         """
@@ -102,7 +114,10 @@ class Management:
 
         names = {member.address: member.name for member in first.members}
         reports = await _of_each(names, ask)
-        return recorded(identity, list(reports.values()), names, names.keys() - reports.keys())
+        record = recorded(identity, list(reports.values()), names, names.keys() - reports.keys())
+        if record.state is GrainState.NOT_ACTIVE and (why := _unhosted(identity, first)):
+            raise GrainKindUnknown(f"{identity}: {why}")
+        return record
 
     async def deactivate(self, grain: Any, *, timeout_s: float = DEACTIVATE_TIMEOUT_S) -> DeactivationOutcome:
         """End the activation of a grain, whatever it does, and forget its troubles; the next call activates it afresh.
@@ -115,7 +130,8 @@ class Management:
             timeout_s: how long to wait for the end; the order stands beyond that, and may be given again.
 
         Returns:
-            What became of it: deactivated, not active, or under way and why.
+            What became of it: deactivated, not active (and why there can be no such grain, where that is so), or under
+            way and why.
 
         Raises:
             NoGateway, SiloUnavailable, CallTimeout: no silo answered.
@@ -141,7 +157,10 @@ class Management:
             unanswered = frozenset(names.keys() - answers.keys())
             if not any(each.status is DeactivationStatus.MOVED for each in answers.values()):
                 break  # else the grain went on to a silo that may have been asked before it came
-        return deactivation_outcome(identity, reports, sorted(names[silo] for silo in unanswered))
+        outcome = deactivation_outcome(identity, reports, sorted(names[silo] for silo in unanswered))
+        if outcome.status is DeactivationStatus.NOT_ACTIVE:
+            return msgspec.structs.replace(outcome, why=_unhosted(identity, first))
+        return outcome
 
     async def drain(self, silo: str) -> None:
         """Have a silo move its grains elsewhere, answer what it has, and stop. Returns once it has begun.
@@ -255,6 +274,11 @@ async def _of_each(
 
     await asyncio.gather(*(one(silo) for silo in silos))
     return answers
+
+
+def _unhosted(grain: GrainId, first: SiloReport) -> str:
+    """Why there can be no such grain: somebody has mistyped its kind. Empty where there can."""
+    return hosted_nowhere(grain.kind, [member.kinds for member in first.members])
 
 
 def _error(endpoint: str, method: str, error: grpc.aio.AioRpcError, timeout_s: float) -> SiloError:

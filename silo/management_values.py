@@ -115,14 +115,23 @@ def summary(status: ClusterStatus) -> dict[str, object]:
             "activations": _of(silo.activations, silo.activations_max),
             "in flight": _of(silo.in_flight, silo.in_flight_max),
             "calls": silo.open_calls,
-            "moves out/in": f"{silo.moves_out}/{silo.moves_in}" if silo.answered else "no answer",
+            "moves out/in": _moves(silo),
             "lag ms": None if silo.loop_lag_s is None else round(silo.loop_lag_s * 1000, 1),
             "version": silo.app_version or None,
             "address": silo.address.endpoint,
         }
         for silo in status.silos
     ]
-    return {**figures, "members": silos}
+    # A terminal is narrow: a column in which nobody has anything to say is left out.
+    told = [name for name in silos[0] if any(silo[name] is not None for silo in silos)] if silos else []
+    return {**figures, "members": [{name: silo[name] for name in told} for silo in silos]}
+
+
+def _moves(silo: MemberStatus) -> str | None:
+    """The grains that are just leaving and arriving, where there are any."""
+    if not silo.answered:
+        return "no answer"
+    return f"{silo.moves_out}/{silo.moves_in}" if silo.moves_out or silo.moves_in else None
 
 
 def _of(number: int | None, most: int | None) -> str | int | None:

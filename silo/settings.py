@@ -357,13 +357,18 @@ def setting_names(group: type[object] = SiloSettings, prefix: str = "") -> list[
     return names
 
 
-def suggestion(name: str, known: Sequence[str]) -> str:
-    """What to say after a name that nothing has: the closest one that something has, if any is close."""
+def suggestion(name: str, known: Sequence[str], prefix: str = "") -> str:
+    """What to say after a name that nothing has: the closest one that something has, else who lists them all.
+
+    Args:
+        prefix: what all names begin with; it makes none of them like another.
+    """
+    name, known = name.removeprefix(prefix), [each.removeprefix(prefix) for each in known]
     close = difflib.get_close_matches(name, known, n=1)
     if not close:
         leaves = {each.rpartition(".")[2]: each for each in known}
         close = [leaves[match] for match in difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1)]
-    return f"; did you mean {close[0]}?" if close else ""
+    return f"; did you mean {prefix}{close[0]}?" if close else "; `silo config` lists all settings"
 
 
 def _problems(error: ValidationError) -> Sequence[tuple[str, str]]:

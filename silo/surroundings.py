@@ -93,19 +93,20 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
 
 
 def _open_wire(settings: SiloSettings) -> LeaseWire:
-    """The listener by which leases talk; raises EndpointUnusable."""
+    """The listener by which leases talk; raises EndpointUnusable, or HandshakeRefused where the token is no silo's."""
     from silo.settings import split_endpoint
 
     host, _ = split_endpoint(settings.listen)
     advertised, _ = split_endpoint(settings.advertise) if settings.advertise is not None else (host, 0)
     token = settings.cluster_token
+    key = Credentials(token.get_secret_value()).proof(Role.SILO, LEASE_WORD) if token is not None else None
     try:
         return LeaseWire(
             listen=host,
             port=settings.lease_port,
             advertise=advertised,
             cluster=settings.cluster,
-            key=Credentials(token.get_secret_value()).proof(Role.SILO, LEASE_WORD) if token is not None else None,
+            key=key,
             patience_s=settings.lease.lease_s,
         )
     except OSError as error:

@@ -68,7 +68,10 @@ def show_rows(rows: Sequence[Mapping[str, object]]) -> None:
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in rows[0]))
     # As wide as it is: a terminal wraps what is wider, while half an address is of no use to anybody.
-    Console(highlight=False, width=TABLE_WIDTH_MAX).print(table)
+    wide = Console(highlight=False, width=TABLE_WIDTH_MAX)
+    with wide.capture() as shown:
+        wide.print(table)
+    wide.file.write("".join(f"{line.rstrip()}\n" for line in shown.get().splitlines()))
 
 
 def _rows(value: object) -> Sequence[Mapping[str, object]]:

@@ -201,17 +201,27 @@ class Credentials:
     def derive(self, role: Role) -> str:
         """A token that proves this role and no other. Raises InvalidSettings where this is such a token itself."""
         if self._only is not None:
-            raise InvalidSettings(f"from a {self._only} token no other can be derived; use the cluster token")
+            raise InvalidSettings(
+                f"from a token of the role {self._only} no other can be derived; use the cluster token"
+            )
         return f"{role}:{self._role_key(role).hex()}"
 
     def holds(self, role: Role) -> bool:
         """Whether this role can be proved and verified."""
         return self._only in (None, role)
 
+    def demand(self, role: Role) -> None:
+        """Raise Refused, which says what would do, where this role cannot be proved and verified."""
+        if not self.holds(role):
+            derived = f", or one that `silo token --role {role}` makes" if role is not Role.SILO else ""
+            wanted = f"give the cluster token{derived}"
+            raise Refused(
+                RefusalCode.TOKEN, f"a token of the role {self._only} does not prove the role {role}: {wanted}"
+            )
+
     def proof(self, role: Role, spoken: bytes) -> bytes:
         """The proof, by the key of a role, over what was said. Raises Refused where the key is not held."""
-        if not self.holds(role):
-            raise Refused(RefusalCode.TOKEN, f"a {self._only} token cannot prove or verify the role {role}")
+        self.demand(role)
         return hmac.digest(self._role_key(role), spoken, "sha256")
 
     def verify(self, role: Role, spoken: bytes, proof: bytes) -> bool:
@@ -269,8 +279,8 @@ class DiallerGreeting:
         expects: SiloAddress | None = None,
         last: bytes = b"",
     ) -> None:
-        if credentials is not None and not credentials.holds(identity.role):
-            raise Refused(RefusalCode.TOKEN, f"{credentials!r} does not prove the role {identity.role}")
+        if credentials is not None:
+            credentials.demand(identity.role)
         self._identity = identity
         self._credentials = credentials
         self._expects = expects
@@ -309,7 +319,11 @@ class DiallerGreeting:
         if self._credentials is not None:
             spoken = _spoken("listener", self.hello, message.terms)
             if not self._credentials.verify(self._identity.role, spoken, message.proof):
-                raise Refused(RefusalCode.TOKEN, "the listener does not hold this cluster's token")
+                raise Refused(
+                    RefusalCode.TOKEN,
+                    "the token given here is not the one of the silo that answered: "
+                    "give its cluster's token, or one derived from that, in SILO_CLUSTER_TOKEN",
+                )
         if not PROTOCOL_MIN <= terms.protocol <= PROTOCOL_MAX:
             raise Refused(RefusalCode.PROTOCOL, f"the listener chose protocol {terms.protocol}, which was not offered")
         if wrong := _name_wrong(terms.name, Role.SILO, terms.silo):

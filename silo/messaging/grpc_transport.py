@@ -41,6 +41,11 @@ CLOSE_TIMEOUT_S = 0.25
 """How long a closed stream may take to end in order, before it is cut off."""
 STOP_MARGIN_S = 1.0
 """How much longer than its grace the stop of a server may take, before it is left to itself."""
+BIND_REMEDIES = {
+    errno.EADDRNOTAVAIL: "; name an address of this machine, and with advertise the one where others find it",
+    errno.EACCES: "; choose a port above 1023",
+}
+"""What to do about an endpoint that cannot be had, by what the operating system says."""
 
 _OPTIONS = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -216,13 +221,17 @@ class GrpcListener:
         for add in services:
             add(self._server)
         try:
+            _prove_usable(endpoint)
             if credentials is None:
                 port = self._server.add_insecure_port(endpoint)
             else:
                 port = self._server.add_secure_port(endpoint, credentials)
+        except EndpointUnusable:
+            await self._server.stop(None)
+            raise
         except RuntimeError as error:
             await self._server.stop(None)
-            raise _bind_error(endpoint, error) from None
+            raise EndpointUnusable(errno.EINVAL, f"cannot listen at {endpoint}: {error}") from None
         await self._server.start()
         self._endpoint = f"{endpoint.rpartition(':')[0]}:{port}"
 
@@ -268,20 +277,32 @@ class GrpcListener:
         await asyncio.gather(stopping, *tasks, return_exceptions=True)
 
 
-def _bind_error(endpoint: str, error: RuntimeError) -> EndpointUnusable:
-    """What the operating system says when it is asked directly: the gRPC core does not pass it on."""
+def _prove_usable(endpoint: str) -> None:
+    """Ask the operating system first: the gRPC core does not pass on what it says, and complains on its own account.
+
+    Raises EndpointInUse or EndpointUnusable where none of the addresses that the endpoint stands for can be had.
+    """
     host, _, port = endpoint.rpartition(":")
+    refused: OSError | None = None
     try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
+        addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        addresses, refused = [], error
+    for family, kind, protocol, _, address in addresses:
+        try:
             with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the gRPC core does
                 probe.bind(address)
-    except OSError as found:
-        if found.errno == errno.EADDRINUSE:
-            return EndpointInUse(found.errno, f"another process listens at {endpoint}: choose another port, or stop it")
-        return EndpointUnusable(found.errno, f"cannot listen at {endpoint}: {found.strerror}")
-    return EndpointUnusable(errno.EINVAL, f"cannot listen at {endpoint}: {error}")
+        except OSError as error:
+            refused = error
+        else:
+            return
+    if refused is None:
+        return
+    if refused.errno == errno.EADDRINUSE:
+        raise EndpointInUse(refused.errno, f"another process listens at {endpoint}: choose another port, or stop it")
+    remedy = BIND_REMEDIES.get(refused.errno or 0, "")
+    raise EndpointUnusable(refused.errno, f"cannot listen at {endpoint}: {refused.strerror}{remedy}")
 
 
 class GrpcTransport:

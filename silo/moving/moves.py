@@ -14,7 +14,7 @@ from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import GrainUnplaceable, MembershipUnavailable, SiloError
 from silo.directory.membership import SiloStatus, Table, View
 from silo.instances import parts_of, refusal_to_migrate
-from silo.kinds import OnBusy
+from silo.kinds import OnBusy, hosted_nowhere
 from silo.migration import handover
 from silo.migration.outcome import MigrationOutcome, MoveStatus
 from silo.migration.participants import PARTICIPANT_PREFIX
@@ -207,15 +207,9 @@ class Moves:
             call.on_answer(call, Answer(Outcome.NOT_EXECUTED, error=SiloError(f"not a move order: {error}")))
             return
         if activation is None:
-            answer_outcome(
-                call,
-                MigrationOutcome(
-                    call.grain,
-                    MoveStatus.NOT_ACTIVE,
-                    reason=order.reason,
-                    why="it has no activation, so nothing has to move",
-                ),
-            )
+            hosted = [row.info.kinds for row in self._parts.membership.view.living()]
+            why = hosted_nowhere(call.grain.kind, hosted) or "it has no activation, so nothing has to move"
+            answer_outcome(call, MigrationOutcome(call.grain, MoveStatus.NOT_ACTIVE, reason=order.reason, why=why))
             return
         turns = {grain for grain, _ in call.path}
         if str(call.grain) in turns:

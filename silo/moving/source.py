@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from silo.activation.activation import Activation, State, activation_failed
@@ -88,7 +89,7 @@ class SourceMove:
     def start(self) -> None:
         activation = self._activation
         if activation.state in (State.REGISTERING, State.STARTING):
-            self._spawn(self._when_open(), "wait until it is open")
+            self._spawn(self._when_open, "wait until it is open")
         elif activation.state is State.OPEN and activation.entry is not None:
             self._core = Source(activation.entry, self._parts.catalog.new_activation_id())
             self._carry_out(self._core.start())
@@ -162,7 +163,7 @@ class SourceMove:
                 case handover.SendAsk():
                     self._ask()
                 case handover.Drain():
-                    self._spawn(self._drain(), "drain")
+                    self._spawn(self._drain, "drain")
                 case handover.Deactivate():
                     self._deactivate()
                 case handover.Dehydrate():
@@ -175,9 +176,9 @@ class SourceMove:
                 case handover.Fence(expected):
                     if activation.state is State.GONE:
                         self._parts.catalog.take_back(activation)
-                    self._spawn(self._fence(expected), "fence")
+                    self._spawn(partial(self._fence, expected), "fence")
                 case handover.Resume(reactivate, why):
-                    self._spawn(self._resume(reactivate, why), "resume")
+                    self._spawn(partial(self._resume, reactivate, why), "resume")
                 case handover.Forward(entry):
                     self._forward(entry)
                 case handover.Discard(entry):
@@ -190,12 +191,12 @@ class SourceMove:
                 case _:
                     raise AssertionError(f"an order for the target: {order}")
 
-    def _spawn(self, step: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, step: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         self._moves.tasks.spawn(self._step(step), f"{name} {self._activation.id}")
 
-    async def _step(self, step: Coroutine[Any, Any, None]) -> None:
+    async def _step(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await step
+            await step()
         except SiloFenced as error:
             self._finish(MoveStatus.LOST, str(error))
         except GrainMoved as error:
@@ -349,7 +350,7 @@ class SourceMove:
                 )
             self.post(handover.Deactivated())
 
-        self._spawn(run(), "deactivate")
+        self._spawn(run, "deactivate")
 
     def _dehydrate(self) -> None:
         activation, parts = self._activation, self._parts

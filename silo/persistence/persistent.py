@@ -127,7 +127,7 @@ class Persistent(Generic[T]):
             if self._in_flight is not None and self._is_in_flight:  # its waiter was cancelled twice, and has gone
                 await asyncio.wait([self._in_flight])
             await self._states.allowed(self._name)
-            self._in_flight = self._states.spawn(_outcome_of(operation()), f"{verb} {self._name!r}")
+            self._in_flight = self._states.spawn(_outcome_of(operation), f"{verb} {self._name!r}")
             failure = await _to_the_end(self._in_flight)
         if failure is not None:
             raise failure
@@ -160,10 +160,10 @@ class Persistent(Generic[T]):
             raise RuntimeError(f"the persistent state {self._name!r} has not been read yet; on_activate is the place")
 
 
-async def _outcome_of(operation: Coroutine[Any, Any, None]) -> Exception | None:
+async def _outcome_of(operation: Callable[[], Coroutine[Any, Any, None]]) -> Exception | None:
     """How an operation ends: a value, since whoever waits for it may have gone."""
     try:
-        await operation
+        await operation()
     except Exception as error:
         return error
     return None

@@ -34,7 +34,7 @@ class PickledCodec:
             cloudpickle: Any = importlib.import_module("cloudpickle")  # optional, and needed only where it is allowed
         except ImportError as error:
             raise SerializationError(
-                "allow_cloudpickle needs the cloudpickle package; install grain-silo[cloudpickle]"
+                "values by cloudpickle need its package: install grain-silo with its extra, grain-silo[cloudpickle]"
             ) from error
 
         class ReferencePickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types

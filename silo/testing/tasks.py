@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -154,6 +155,7 @@ def put_away(task: asyncio.Task[Any]) -> None:
     """End an unfinished task in silence: its `finally` blocks run, and are cut short where they wait."""
     task._log_destroy_pending = False  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] - as asyncio.gather does
     coroutine: Any = task.get_coro()
+    _forget_arguments(coroutine)
     for _ in range(FINALLY_BLOCKS_MAX):
         try:
             coroutine.close()
@@ -162,3 +164,17 @@ def put_away(task: asyncio.Task[Any]) -> None:
         except (Exception, asyncio.CancelledError):  # its node is gone, or the run is over: nobody is left to be told
             return
         return
+
+
+def _forget_arguments(coroutine: Any) -> None:
+    """Close what a coroutine that never began was to await.
+
+    From Python 3.12 on its own end leaves that open, and whoever collects it would hear that it was never awaited.
+    """
+    if not inspect.iscoroutine(coroutine) or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED:
+        return
+    frame = coroutine.cr_frame
+    for value in list(frame.f_locals.values()) if frame is not None else ():
+        if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+            _forget_arguments(value)
+            value.close()

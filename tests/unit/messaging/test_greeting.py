@@ -87,7 +87,11 @@ def test_a_client_proves_its_role_with_the_key_of_its_role_alone() -> None:
 
 def test_a_clients_key_proves_no_other_role() -> None:
     key = Credentials(TOKEN.derive(Role.CLIENT))
-    assert refusal(dialler_token=key).code is RefusalCode.TOKEN
+    refused = refusal(dialler_token=key)
+    assert refused.code is RefusalCode.TOKEN
+    assert str(refused) == "a token of the role client does not prove the role silo: give the cluster token"
+    with pytest.raises(Refused, match="or one that `silo token --role admin` makes"):
+        key.demand(Role.ADMIN)
     with pytest.raises(InvalidSettings):
         key.derive(Role.ADMIN)
     forged = Credentials("silo:" + TOKEN.derive(Role.CLIENT).partition(":")[2])
@@ -95,7 +99,7 @@ def test_a_clients_key_proves_no_other_role() -> None:
 
 
 def test_another_clusters_token_is_refused_by_either_side() -> None:
-    assert "does not hold this cluster's token" in str(refusal(dialler_token=Credentials("other")))
+    assert "not the one of the silo that answered: give" in str(refusal(dialler_token=Credentials("other")))
     here = DiallerGreeting(CLIENT, Credentials("other"), challenge=nonce(1), session=nonce(2))
     there = ListenerGreeting(SILO_TWO, TOKEN, here.hello)
     there.welcome(challenge=nonce(3), session=nonce(4), received=0)

@@ -82,20 +82,35 @@ async def test_20_mib_payloads_do_not_hold_up_small_calls(cluster: Cluster) -> N
 
 async def test_a_wrong_token_is_refused_with_its_reason(cluster: Cluster) -> None:
     two = await cluster.silo()
-    with pytest.raises(HandshakeRefused, match="does not hold this cluster's token"):
+    with pytest.raises(HandshakeRefused, match="not the one of the silo that answered"):
         await cluster.client(token="other").links.dial_gateway(two.address.endpoint)
     with pytest.raises(HandshakeRefused, match="SILO_CLUSTER_TOKEN"):
         await cluster.client(token=None).links.dial_gateway(two.address.endpoint)
 
 
-async def test_a_second_silo_on_one_endpoint_is_refused_in_plain_words(cluster: Cluster) -> None:
+async def test_a_second_silo_on_one_endpoint_is_refused_in_plain_words(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str]
+) -> None:
     one = await cluster.silo()
+    capfd.readouterr()
     with pytest.raises(EndpointInUse, match=f"another process listens at {one.address.endpoint}"):
         await cluster.silo(one.address.endpoint, 2)
+    assert capfd.readouterr().err == "", "the gRPC core has words of its own for that"
+
+
+async def test_an_endpoint_where_connections_of_a_former_silo_linger_is_had_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as former:
+        endpoint = "{}:{}".format(*former.getsockname())
+        with socket.create_connection(former.getsockname()) as peer:
+            former.accept()[0].close()  # whoever closes first has the connection in TIME_WAIT
+            assert peer.recv(1) == b""
+    listener = await GrpcTransport().listen(endpoint, lambda connection: connection.close())
+    assert listener.endpoint == endpoint
+    await listener.close(0.0)
 
 
 async def test_an_endpoint_that_cannot_be_bound_is_another_error() -> None:
-    with pytest.raises(EndpointUnusable, match=r"^cannot listen at") as caught:
+    with pytest.raises(EndpointUnusable, match=r"^cannot listen at .*; name an address of this machine") as caught:
         await GrpcTransport().listen("192.0.2.1:0", lambda connection: connection.close())
     assert not isinstance(caught.value, EndpointInUse)
 

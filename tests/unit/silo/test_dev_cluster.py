@@ -9,12 +9,13 @@ import signal
 import sys
 import types
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from silo.dev_cluster import DevCluster, run_dev_cluster, scenario_of
+from silo.dev_cluster import DevCluster, ScenarioFailed, run_dev_cluster, scenario_of
 from silo.serving import READY
 from silo.settings import SiloSettings
 
@@ -106,6 +107,19 @@ async def test_without_any_silo_left_the_cluster_ends() -> None:
 async def test_a_command_that_does_not_exist_leaves_nothing_behind() -> None:
     with pytest.raises(FileNotFoundError):
         await run_dev_cluster(_cluster("", Screen(), command=["/no/such/command"]))
+
+
+async def test_an_error_of_the_scenario_is_shown_from_the_scenario_on() -> None:
+    async def scenario(client: object) -> None:
+        raise LookupError("nobody is here")
+
+    cluster = replace(_cluster(SERVES, Screen(), silos=1), scenario=scenario, once=True)
+    with pytest.raises(ScenarioFailed) as failed:
+        await asyncio.wait_for(run_dev_cluster(cluster), TIMEOUT_S)
+    first, _, frame, *_ = str(failed.value).splitlines()
+    assert first == "main(client) failed: LookupError: nobody is here"
+    assert __file__ in frame
+    assert "silo/dev_cluster.py" not in str(failed.value)
 
 
 def test_a_modules_scenario_is_its_async_main_with_a_client() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,14 +20,23 @@ from pydantic import SecretStr
 
 from silo import Client, Grain, NoGateway, NotExecuted, PermissionRefused, Silo, SiloSettings, grain, with_hint
 from silo.directory.addresses import GrainId, SiloAddress
-from silo.directory.errors import MembershipUnavailable, SiloUnavailable
+from silo.directory.errors import GrainKindUnknown, HandshakeRefused, MembershipUnavailable, SiloUnavailable
 from silo.directory.membership import SiloStatus
 from silo.grain_records import DeactivationReport, DeactivationStatus, GrainReport, GrainState
 from silo.management_service import ManagementService
-from silo.management_values import MemberReport, SiloReport, merged, spread_of, summary
+from silo.management_values import (
+    ClusterStatus,
+    MemberReport,
+    MemberStatus,
+    SiloReport,
+    merged,
+    spread_of,
+    summary,
+)
 from silo.management_wire import report_from_wire, report_to_wire
 from silo.messaging.greeting import Credentials
 from silo.messaging.permissions import Role
+from silo.migration.outcome import MoveStatus
 from silo.reference import grain_id
 from tests.support.waiting import until
 
@@ -261,6 +271,46 @@ async def test_a_client_without_the_role_is_refused_and_an_admin_is_not(
             await client.management.status()
     async with connect(cluster.derive(Role.ADMIN), role="admin") as admin:
         assert (await admin.management.status()).answered == 1
+
+
+async def test_a_token_of_a_role_makes_no_silo_and_says_what_does(redis_url: str, cluster_name: str) -> None:
+    for role in (Role.CLIENT, Role.ADMIN):
+        token = SecretStr(Credentials(TOKEN).derive(role))
+        stranger = Silo(Room, settings=SiloSettings(cluster=cluster_name, redis=redis_url, cluster_token=token))
+        with pytest.raises(HandshakeRefused, match=f"role {role} does not prove the role silo: give the cluster token"):
+            await stranger.start()
+
+
+async def test_a_kind_that_no_silo_hosts_is_named_whatever_is_asked_of_its_grains(
+    start: Start, connect: Callable[..., Client]
+) -> None:
+    await start("one")
+    mistyped = GrainId("mannaged", "lobby")
+    why = "no silo hosts grains of kind 'mannaged' (hosted: managed); did you mean 'managed'?"
+    async with connect(role="admin") as client:
+        with pytest.raises(GrainKindUnknown, match=re.escape(why)):
+            await client.management.grain(mistyped)
+        order = await client.management.deactivate(mistyped)
+        assert (order.status, order.why) == (DeactivationStatus.NOT_ACTIVE, why)
+        assert str(order) == f"mannaged/lobby was not active: {why}"
+        (move,) = await client.migrate_many([mistyped])
+        assert (move.status, move.why) == (MoveStatus.NOT_ACTIVE, why)
+
+
+def test_the_status_has_no_column_in_which_no_silo_says_anything() -> None:
+    def silo(name: str, moves_out: int, app_version: str = "") -> MemberStatus:
+        address = SiloAddress("127.0.0.1:7000", 7)
+        figures = (5, 0.0, 0, moves_out, 0, app_version)
+        return MemberStatus(name, address, "active", *figures, {}, True, True, ("managed",), {})
+
+    def columns(*silos: MemberStatus) -> set[str]:
+        status = ClusterStatus("prod", 1, "one", len(silos), 5, 1.0, silos)
+        members = cast("list[dict[str, object]]", summary(status)["members"])
+        assert len({tuple(member) for member in members}) == 1
+        return set(members[0])
+
+    assert columns(silo("one", 0), silo("two", 0)).isdisjoint({"moves out/in", "version"})
+    assert columns(silo("one", 0), silo("two", 3, "1.8")) >= {"moves out/in", "version"}
 
 
 async def test_whoever_brings_no_proof_of_the_token_is_refused_by_every_method(start: Start) -> None:

@@ -89,6 +89,16 @@ def test_an_unknown_variable_is_refused_with_a_suggestion(monkeypatch: pytest.Mo
         load()
 
 
+def test_an_unknown_name_that_is_like_no_other_is_refused_with_the_command_that_lists_them_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(InvalidSettings, match=r"nonsense: there is no such setting; `silo config` lists all settings"):
+        load({"nonsense": "x"})
+    monkeypatch.setenv("SILO_NONSENSE", "x")  # that all of them begin with SILO_ makes none like another
+    with pytest.raises(InvalidSettings, match=r"SILO_NONSENSE: .*; `silo config` lists all settings"):
+        load()
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 
 import pytest
 
@@ -228,6 +229,33 @@ def test_putting_tasks_away_bears_finally_blocks_that_start_others(recwarn: pyte
         await asyncio.sleep(1)
 
     run(main, leaks_allowed=True)
+    assert not recwarn.list
+
+
+def test_a_task_that_never_began_leaves_nothing_behind_that_was_never_awaited(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    kept: list[asyncio.Task[None]] = []
+
+    async def inner() -> None: ...
+
+    async def outer(rest: Coroutine[None, None, None]) -> None:
+        await rest
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            kept.append(asyncio.create_task(outer(outer(inner()))))
+
+    async def main() -> None:
+        asyncio.create_task(stubborn())  # noqa: RUF006 # left behind on purpose
+        await asyncio.sleep(1)
+
+    run(main, leaks_allowed=True)
+    assert kept
+    kept.clear()  # only now are the coroutines collected, long after the loop has looked away
+    gc.collect()
     assert not recwarn.list
 
 
