@@ -101,7 +101,7 @@ class Management:
             grain: a reference or a GrainId.
 
         Raises:
-            GrainKindUnknown: it is not active, and no silo hosts its kind.
+            GrainKindUnknown: nothing is known of it, and no silo hosts its kind.
             NoGateway, SiloUnavailable, CallTimeout: no silo answered.
             PermissionRefused: the token does not allow the role `admin`, or is none of this cluster.
         """
@@ -115,7 +115,7 @@ class Management:
         names = {member.address: member.name for member in first.members}
         reports = await _of_each(names, ask)
         record = recorded(identity, list(reports.values()), names, names.keys() - reports.keys())
-        if record.state is GrainState.NOT_ACTIVE and (why := _unhosted(identity, first)):
+        if record.state is GrainState.NOT_ACTIVE and not record.transitions and (why := _unhosted(identity, first)):
             raise GrainKindUnknown(f"{identity}: {why}")
         return record
 

@@ -202,6 +202,8 @@ class WatchedMove(MoveRecord):
         step = step_of(order)
         if step is not None:
             self._watch.reach(step, self._activation, self._source, self._target)
+        if isinstance(order, handover.Resume):  # it may follow a target that had opened, and died
+            self._watch.tell_open(self._activation, "migration_aborted")
 
     def held(self, traces: Iterable[str]) -> None:
         """Each call's own end tells what became of it."""
