@@ -25,15 +25,12 @@ class DirectLane:
         self.endpoint = endpoint
         self._avoided_until: OrderedDict[str, float] = OrderedDict()
 
-    def is_avoided(self, peer: str, now: float) -> bool:
-        """Whether it failed on the way to this peer, a short while ago."""
-        until = self._avoided_until.get(peer)
-        if until is None:
-            return False
-        if now < until:
-            return True
-        del self._avoided_until[peer]
-        return False
+    def avoided_s(self, peer: str, now: float) -> float:
+        """For how long the way to this peer is not to be tried again, since it has failed; 0 where it may be."""
+        left_s = self._avoided_until.get(peer, now) - now
+        if left_s <= 0:
+            self._avoided_until.pop(peer, None)
+        return max(0.0, left_s)
 
     def failed(self, peer: str, now: float, limits: LinkLimits) -> None:
         """It could not be had, or broke as soon as it was: gRPC alone serves for a while."""

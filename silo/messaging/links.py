@@ -291,59 +291,42 @@ class Links:
         return _Greeted(connection, peer, terms, challenge, last, greeting)
 
     async def _carry_on_best(self, link: Link, greeted: _Greeted) -> None:
-        """Carry the link over the peer's direct lane, where there is one that holds; else over what was dialled."""
+        """Carry the link over the stream of gRPC, of which the direct lane takes the place once it can be had."""
         lane = self._lane
         if lane is None or not greeted.terms.direct:
             await self._carry_dialled(link, greeted)
             return
-        direct = None
-        if not lane.is_avoided(link.peer.name, asyncio.get_running_loop().time()):
-            direct = await self._greet_directly(link, lane, greeted.terms.direct)
-        if direct is None:
-            await self._carry_until_direct(link, lane, greeted)
-        else:
-            await greeted.connection.close()
-            await self._carry_directly(link, lane, direct)
-
-    async def _greet_directly(self, link: Link, lane: DirectLane, endpoint: str) -> _Greeted | None:
-        """The greeting over the peer's direct lane; None where it cannot be had now."""
-        try:
-            return await self._dial(
-                lane.transport,
-                endpoint,
-                link.session.nonce,
-                expects=link.peer.silo,
-                last=link.opened,
-                within_s=self._limits.greeting_timeout_s / 2,  # the listener still waits on the stream of gRPC
-            )
-        except (ConnectionLost, Refused) as error:
-            log.info("link.direct_lane_failed", peer=link.peer.name, endpoint=endpoint, why=str(error))
-            lane.failed(link.peer.name, asyncio.get_running_loop().time(), self._limits)
-            return None
-
-    async def _carry_directly(self, link: Link, lane: DirectLane, direct: _Greeted) -> None:
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        await self._carry_dialled(link, direct)
-        lasted_s = loop.time() - began
-        if link.ending is None and not link.attached and lasted_s < self._limits.direct_trust_s:
-            log.info("link.direct_lane_lost", peer=link.peer.name, after_s=round(lasted_s, 3))
-            lane.failed(link.peer.name, loop.time(), self._limits)
-
-    async def _carry_until_direct(self, link: Link, lane: DirectLane, greeted: _Greeted) -> None:
-        """Carry the link over the stream of gRPC, of which the direct lane takes the place once it can be had."""
-        carrying = asyncio.get_running_loop().create_task(self._carry_dialled(link, greeted))
+        carrying = loop.create_task(self._carry_dialled(link, greeted))
         try:
             while not carrying.done():
-                await asyncio.wait({carrying}, timeout=self._limits.direct_retry_s)
+                await asyncio.wait({carrying}, timeout=lane.avoided_s(link.peer.name, loop.time()))
                 if not carrying.done():
-                    direct = await self._greet_directly(link, lane, greeted.terms.direct)
-                    if direct is not None:
-                        await self._carry_directly(link, lane, direct)
+                    await self._carry_directly(link, lane, greeted.terms.direct)
+                    if not carrying.done():
+                        lane.failed(link.peer.name, loop.time(), self._limits)
             carrying.result()
         finally:
             carrying.cancel()
             await asyncio.gather(carrying, return_exceptions=True)
+
+    async def _carry_directly(self, link: Link, lane: DirectLane, endpoint: str) -> None:
+        """Carry the link over the peer's direct lane, for as long as that lasts; where it cannot be had, at no time."""
+        loop, limits, nonce = asyncio.get_running_loop(), self._limits, link.session.nonce
+        within_s = limits.greeting_timeout_s
+        try:
+            direct = await self._dial(
+                lane.transport, endpoint, nonce, expects=link.peer.silo, last=link.opened, within_s=within_s
+            )
+        except (ConnectionLost, Refused) as error:
+            log.info("link.direct_lane_failed", peer=link.peer.name, endpoint=endpoint, why=str(error))
+            return
+        began = loop.time()
+        await self._carry_dialled(link, direct)
+        lasted_s = loop.time() - began
+        if link.ending is None and not link.attached and lasted_s < limits.direct_trust_s:
+            log.info("link.direct_lane_lost", peer=link.peer.name, after_s=round(lasted_s, 3))
+            lane.failed(link.peer.name, loop.time(), limits)
 
     async def _carry_dialled(self, link: Link, greeted: _Greeted) -> None:
         session, terms, connection = link.session, greeted.terms, greeted.connection
