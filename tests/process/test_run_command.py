@@ -64,7 +64,7 @@ async def test_a_second_silo_on_an_endpoint_is_refused_before_it_touches_the_clu
         code, output, errors = await silo_command("run", GRAINS, *arguments, "--name", "silo-2")
         assert code == ExitCode.REFUSED
         assert endpoint in errors
-        assert "in use" in errors or "already listens" in errors
+        assert errors == f"silo: another process listens at {endpoint}: choose another port, or stop it\n"
         assert "Traceback" not in errors
         assert output == ""
         assert (await stage.view()).version == before.version
