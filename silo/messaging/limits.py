@@ -62,7 +62,8 @@ class LinkLimits:
     direct_trust_s: float = 10.0
     """A connection by the direct lane that breaks sooner than this has failed."""
     direct_retry_s: float = 30.0
-    """For so long after the direct lane to a peer has failed, the stream of gRPC carries the link."""
+    """For so long after the direct lane to a peer broke, the stream of gRPC carries the link; and the longest pause
+    between two attempts to have it."""
     greetings_max: int = 256
     """Connections that have come in and not proved anything yet; the next one is closed."""
     goodbye_timeout_s: float = 0.5

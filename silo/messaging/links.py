@@ -303,8 +303,6 @@ class Links:
                 await asyncio.wait({carrying}, timeout=lane.avoided_s(link.peer.name, loop.time()))
                 if not carrying.done():
                     await self._carry_directly(link, lane, greeted.terms.direct)
-                    if not carrying.done():
-                        lane.failed(link.peer.name, loop.time(), self._limits)
             carrying.result()
         finally:
             carrying.cancel()
@@ -319,14 +317,19 @@ class Links:
                 lane.transport, endpoint, nonce, expects=link.peer.silo, last=link.opened, within_s=within_s
             )
         except (ConnectionLost, Refused) as error:
-            log.info("link.direct_lane_failed", peer=link.peer.name, endpoint=endpoint, why=str(error))
+            log.info("link.direct_lane_missed", peer=link.peer.name, endpoint=endpoint, why=str(error))
+            lane.missed(link.peer.name, loop.time(), limits)
             return
         began = loop.time()
         await self._carry_dialled(link, direct)
         lasted_s = loop.time() - began
-        if link.ending is None and not link.attached and lasted_s < limits.direct_trust_s:
+        if lasted_s >= limits.direct_trust_s:
+            lane.held(link.peer.name)
+        elif link.ending is None and not link.attached:
             log.info("link.direct_lane_lost", peer=link.peer.name, after_s=round(lasted_s, 3))
-            lane.failed(link.peer.name, loop.time(), limits)
+            lane.lost(link.peer.name, loop.time(), limits)
+        else:  # such as when two silos dial each other, and another connection has the link
+            lane.missed(link.peer.name, loop.time(), limits)
 
     async def _carry_dialled(self, link: Link, greeted: _Greeted) -> None:
         session, terms, connection = link.session, greeted.terms, greeted.connection

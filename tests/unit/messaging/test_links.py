@@ -583,4 +583,22 @@ async def test_a_direct_lane_where_another_silo_listens_is_not_taken(world: Worl
     assert await two.got_ids(1) == [1]
     await asyncio.sleep(1)
     assert three.got == []
-    assert (link.connections, len(lane_of(one).dialled)) == (1, 1)
+    assert link.connections == 1
+
+
+@simulated
+async def test_silos_that_dial_each_other_at_once_soon_talk_by_the_direct_lane(world: World) -> None:
+    one, two = await world.silo("one", direct=True), await world.silo("two", direct=True)
+    links = one.links.to(two.address), two.links.to(one.address)
+    for number in range(10):
+        links[0].send(request(number))
+        links[1].send(request(100 + number))
+    await asyncio.sleep(5)
+    assert ids(two.got) == list(range(10))
+    assert ids(one.got) == list(range(100, 110))
+    before = links[0].connections, links[1].connections
+    for connection in [*lane_of(one).dialled, *lane_of(two).dialled]:
+        await connection.close()
+    await asyncio.sleep(2)
+    assert links[0].connections > before[0], "what broke was what carried it"
+    assert links[1].connections > before[1]
