@@ -57,6 +57,7 @@ class ClusterClient:
         self._cluster: Any = redis.asyncio.RedisCluster(
             startup_nodes=startup, require_full_coverage=False, **options
         )  # Any: half of redis-py is not annotated
+        self._cluster.commands_parser = cast("Any", _NoCommands())
         self._places: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(connections_max))
         self._is_old = False
         """Whether a failure has shown that the shape may have changed."""
@@ -195,6 +196,17 @@ class ClusterClient:
                 self._refreshed_at = asyncio.get_running_loop().time()
 
 
+class _NoCommands:
+    """In the place of what redis-py asks a server first, by COMMAND: where commands have their keys.
+
+    Here that is known. And it asks the first master, and none but that: while it is away, no client would come to know
+    the cluster's shape.
+    """
+
+    async def initialize(self, _server: object) -> None:
+        """There is nothing to ask."""
+
+
 class ClusterPipeline:
     """Commands for a Redis Cluster, collected until they are sent."""
 
@@ -223,7 +235,14 @@ class _Subscription(ClusterPubSub):
 
 
 class BlockingCluster(redis.RedisCluster):
-    """redis-py's blocking client, which also follows an ASK to a server that has no slot yet."""
+    """redis-py's blocking client, which also follows an ASK to a server that has no slot yet.
+
+    It runs scripts, and nothing else whose keys would have to be found.
+    """
+
+    def command(self, **_: object) -> dict[str, Any]:
+        """Nothing, and nobody is asked; see `_NoCommands`."""
+        return {}
 
     def get_node(
         self, host: str | None = None, port: str | int | None = None, node_name: str | None = None

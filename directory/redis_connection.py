@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
@@ -289,6 +290,26 @@ async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]
     except REDIS_ERRORS as error:
         raise DirectoryUnavailable(f"{what}: {type(error).__name__}: {error}") from error
     raise AssertionError("tenacity ended its tries with neither an answer nor an error")
+
+
+async def asked_of_any(client: RedisClient, what: str, keys: Iterable[str], ask: Callable[[str], Awaitable[_T]]) -> _T:
+    """As `asked`, of any one of the servers that have these keys: one that is away holds up nobody then.
+
+    Raises:
+        DirectoryUnavailable: none answers; or one does, and will not do it.
+    """
+    failures: dict[str, DirectoryUnavailable] = {}
+    for key in keys:
+        part = part_of(client, key)
+        if part in failures:
+            continue
+        try:
+            return await asked(client, what, partial(ask, key))
+        except DirectoryUnavailable as error:
+            if error.__cause__ is None or not is_transient(error.__cause__):
+                raise
+            failures[part] = error
+    raise next(iter(failures.values()))
 
 
 async def _by_connection(awaitable: Awaitable[_T]) -> _T:

@@ -41,7 +41,15 @@ from silo.directory.errors import (
     InvalidSettings,
 )
 from silo.directory.logs import get_logger
-from silo.directory.redis_connection import RedisClient, RedisPipeline, asked, is_transient, open_redis, part_of
+from silo.directory.redis_connection import (
+    RedisClient,
+    RedisPipeline,
+    asked,
+    asked_of_any,
+    is_transient,
+    open_redis,
+    part_of,
+)
 
 GRAINS_PER_ROUND_MAX: Final = 2_000
 """Grains that one pipeline asks about; longer questions go in rounds, so that no single one keeps Redis busy."""
@@ -98,12 +106,15 @@ class RedisDirectory:
     async def open(self) -> None:
         """Prove that the server can carry the directory. Optional; makes mistakes show at start.
 
+        One master of a Redis Cluster is enough: those that are away hold up nobody that the others will do for.
+
         Raises:
-            DirectoryUnavailable: it could not be asked.
+            DirectoryUnavailable: none could be asked.
             InvalidSettings: it can be asked but will not do: too old, or scripts may not run or not ask INFO.
         """
         try:
-            run, version = await asked(self._redis, "opening the directory", self._probe)
+            keys = (head for _, head, _ in self._keys)
+            run, version = await asked_of_any(self._redis, "opening the directory", keys, self._probe)
         except DirectoryUnavailable as error:
             if isinstance(error.__cause__, ResponseError) and not is_transient(error.__cause__):
                 raise InvalidSettings(
@@ -294,8 +305,8 @@ class RedisDirectory:
                 command.answered, command.answer = True, answer
         return failures
 
-    async def _probe(self) -> tuple[str, str]:
-        run, version = await self._redis.execute_command("EVAL", PROBE.text, 1, self._keys[0][1])
+    async def _probe(self, key: str) -> tuple[str, str]:
+        run, version = await self._redis.execute_command("EVAL", PROBE.text, 1, key)
         return run.decode(), version.decode()
 
     @classmethod

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from silo.directory.directory_scripts import PROBE, Script
+from silo.directory.directory_scripts import DIRECTORY_BUCKETS, PROBE, Script
 from silo.directory.errors import (
     DirectoryUnavailable,
     InvalidSettings,
@@ -21,7 +21,15 @@ from silo.directory.errors import (
     StorageUnavailable,
     StoredStateUnreadable,
 )
-from silo.directory.redis_connection import CONNECTIONS_MAX, RedisClient, asked, is_transient, open_redis, part_of
+from silo.directory.redis_connection import (
+    CONNECTIONS_MAX,
+    RedisClient,
+    asked,
+    asked_of_any,
+    is_transient,
+    open_redis,
+    part_of,
+)
 from silo.persistence.contract import (
     Change,
     Claim,
@@ -65,16 +73,19 @@ class RedisStorage:
         return storage
 
     async def open(self) -> None:
-        """Prove that the server can carry states.
+        """Prove that the server can carry states; of a Redis Cluster, that one of its masters can.
 
         Raises:
-            StorageUnavailable: it could not be asked.
+            StorageUnavailable: none could be asked.
             InvalidSettings: it can be asked but will not do: scripts may not run.
         """
-        key = f"silo:{{{self._cluster}:0}}:state:"
+        keys = (f"silo:{{{self._cluster}:{bucket}}}:state:" for bucket in range(DIRECTORY_BUCKETS))
         try:
-            await asked(
-                self._redis, "opening the storage", lambda: self._redis.execute_command("EVAL", PROBE.text, 1, key)
+            await asked_of_any(
+                self._redis,
+                "opening the storage",
+                keys,
+                lambda key: self._redis.execute_command("EVAL", PROBE.text, 1, key),
             )
         except DirectoryUnavailable as error:
             if isinstance(error.__cause__, ResponseError) and not is_transient(error.__cause__):

@@ -388,7 +388,7 @@ class PasserBy(Grain):
         return self.silo
 
 
-@pytest.mark.parametrize("seed", [4, 12, 22])  # in which calls were ended by hops while they waited for room
+@pytest.mark.parametrize("seed", [4, 7, 22])  # in which calls were ended by hops while they waited for room
 async def test_R204_calls_that_silos_with_hardly_any_room_send_to_each_other_wait_until_they_are_served(
     cluster: Cluster, seed: int
 ) -> None:

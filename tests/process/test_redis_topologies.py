@@ -17,7 +17,7 @@ from silo.directory.errors import NotExecuted, SiloError
 from silo.directory.redis_directory import RedisDirectory
 from silo.directory.redis_membership import members_key
 from silo.embedded import EmbeddedServer
-from silo.reference import with_timeout
+from silo.reference import with_hint, with_timeout
 from silo.testing.history import PATIENT_S, Violation
 from silo.testing.witness import Ended, What
 from tests.chaos.census import disagreements
@@ -52,6 +52,8 @@ STUCK_S = 4.0
 HELD_S = 0.5
 """For how long a slot is on its way: longer than the time between two renewals."""
 NEW_DEADLINE_S = 2.0
+STARTED_WITHIN_S = 5.0
+"""What a call may take to a grain of a silo that has just started, while one master is away."""
 AGREE_WITHIN_S = 10.0
 MOVED_WITHIN_S = 10.0
 DIRECTORY_SLOTS = 4
@@ -260,3 +262,35 @@ async def test_S103_a_master_stands_still_and_comes_back_and_existing_activation
                     break
         await moved_around(client, ["0", "1", in_stuck, in_well])
         assert len(await entries_of(stage)) >= GRAINS + VAULTS
+
+
+async def test_S103_a_silo_that_starts_while_a_master_is_away_serves_at_once_what_lies_on_the_others(
+    cluster_servers: SlotCluster, cluster_name: str, tmp_path: Path
+) -> None:
+    """It says what it serves to each master by itself, and to the one that is away when that is back."""
+    servers = cluster_servers
+    owner = servers.owner(slot_of(members_key(cluster_name)))
+    stuck, well = (server for server in servers.servers[:3] if server is not owner)
+    settings = {"lease.lease_s": LEASE_S, "lease.grace_s": GRACE_S}
+    stage = Stage(servers.url, cluster_name, tmp_path, settings, modules=(GRAINS_MODULE, CENSUS_MODULE))
+    async with stage, stage.client(role="admin") as client:
+        await stage.start(*SILOS[:2])
+        old = [str(key) for key in range(GRAINS)]
+        await asyncio.gather(*(client.grain(Counter, key).read() for key in old))
+
+        def late(server: EmbeddedServer, name: str) -> Counter:
+            return with_hint(client.grain(Counter, key_in(servers, server, cluster_name, name)), SILOS[2])
+
+        in_owner, in_well, in_stuck = late(owner, "late"), late(well, "late"), late(stuck, "late")
+        with standing_still(stuck):
+            await stage.start(SILOS[2])
+            for each in (in_owner, in_well):
+                assert await with_timeout(each, STARTED_WITHIN_S).read() == 0
+            with pytest.raises(NotExecuted):
+                await with_timeout(in_stuck, NEW_DEADLINE_S).read()
+        assert await with_timeout(in_stuck, AGREE_WITHIN_S).read() == 0
+        assert await asyncio.gather(*(client.grain(Counter, key).read() for key in old)) == [0] * GRAINS
+        silos = {row.info.name: str(row.silo) for row in (await stage.view()).active()}
+        opened = [event.silo for event in stage.events() if event.what is What.OPENED]
+        assert opened[GRAINS:] == [silos[SILOS[2]]] * 3
+        assert not await agreed(client, stage, silos)

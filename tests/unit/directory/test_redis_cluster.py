@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from silo.directory.addresses import Entry, GrainId, SiloAddress
-from silo.directory.contract import Registration
-from silo.directory.directory_scripts import RUN_JUMP, bucket_keys, bucket_of
+from silo.directory.contract import Claim as BucketClaim
+from silo.directory.contract import Inquiry, Registration
+from silo.directory.directory_scripts import DIRECTORY_BUCKETS, RUN_JUMP, bucket_keys, bucket_of
 from silo.directory.errors import DirectoryUnavailable, MembershipUnavailable
 from silo.directory.lease_asker import TableAsker
 from silo.directory.lease_events import Answered, Failed
@@ -153,7 +155,7 @@ async def test_a_change_is_hinted_at_though_the_tables_slot_has_moved(servers: S
         await asyncio.to_thread(ask_until, lambda: sum(subscribers(servers, cluster_name)) == 2)
         table.ask(Join(ONE, SiloInfo(name="one")), TIMEOUT_S)
         await until(lambda: bool(heard))
-        assert hints.read() == 1
+        await until(lambda: hints.read() == 1)  # it may have subscribed at another server, and hear later
         source = servers.begin_move(slot, to)
         servers.carry_keys(slot, source, to)
         servers.end_move(slot, to)
@@ -320,3 +322,39 @@ async def test_S101_more_commands_at_once_than_connections_wait_for_one(servers:
         assert len([each for each in clients if each["cmd"] == "hget"]) <= 32
     finally:
         await client.aclose()
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_S103_clients_begin_though_any_one_of_the_masters_stands_still(
+    servers: SlotCluster, cluster_name: str, number: int
+) -> None:
+    stuck = servers.servers[number]
+    grains = (GrainId("player", str(number)) for number in itertools.count())
+    well = next(grain for grain in grains if servers.owner(slot_of_grain(grain, cluster_name)) is not stuck)
+    key = bucket_keys(cluster_name)[bucket_of(str(well))][0]
+    directory, storage = RedisDirectory.at(servers.url, cluster_name), RedisStorage.at(servers.url, cluster_name)
+    with standing_still(stuck):
+        for opened in (directory, storage):
+            await opened.open()
+        assert await directory.lookup([well]) == [None]
+        blocking = await asyncio.to_thread(open_sync, servers.url, TIMEOUT_S)
+        assert await asyncio.to_thread(blocking.eval, "return KEYS[1]", 1, key) == key.encode()
+    blocking.close()
+    for opened in (directory, storage):
+        await opened.close()
+
+
+async def test_R434_what_is_claimed_of_a_master_that_answers_counts_though_another_does_not(
+    servers: SlotCluster, directory: RedisDirectory
+) -> None:
+    bucket_at = {directory.part_of(bucket): bucket for bucket in range(DIRECTORY_BUCKETS)}
+    stuck = servers.servers[0]
+    away = f"127.0.0.1:{stuck.port}"
+    claims = [BucketClaim(bucket, ONE, new_life="life") for bucket in bucket_at.values()]
+    with standing_still(stuck):
+        standings = await directory.claim(claims)
+        lives = await directory.inquire([Inquiry(claim.bucket) for claim in claims])
+        with pytest.raises(DirectoryUnavailable):
+            await directory.claim([BucketClaim(bucket_at[away], ONE, new_life="life")])
+    assert [standing is None for standing in standings] == [part == away for part in bucket_at]
+    assert [standing and standing.life for standing in standings] == [each and each.life for each in lives]
