@@ -35,7 +35,7 @@ class LinkHandler(Protocol):
         ...
 
     def on_attached(self, link: Link) -> None:
-        """A connection, the first or another, carries the link."""
+        """A connection carries the link, where none did before."""
         ...
 
     def on_detached(self, link: Link) -> None:
@@ -154,6 +154,7 @@ class Link:
         self, connection: Connection, *, opened: bytes, dialler: str, peer_nonce: bytes, peer_received: int
     ) -> None:
         """Run the session over this connection, in place of the present one, until that is lost or the link ends."""
+        was_attached = self._carrier is not None
         if self._carrier is not None:
             self._carrier.stop(Ending("another connection took its place"))
         try:
@@ -181,7 +182,8 @@ class Link:
         self._detached.clear()
         self._cancel_expiry()
         try:
-            self._handler.on_attached(self)
+            if not was_attached:
+                self._handler.on_attached(self)
             ending = await carrier.run()
             if ending.code is not None:
                 self.end(ending)

@@ -198,7 +198,7 @@ async def test_a_silo_that_is_alone_settles_everything_at_once_and_what_it_serve
 
 
 @told
-async def test_what_was_lost_is_said_again_epoch_and_all_and_noticed_though_nobody_registers() -> None:
+async def test_R434_what_was_lost_is_said_again_epoch_and_all_and_noticed_though_nobody_registers() -> None:
     scene = Scene()
     async with scene.running():
         await scene.settled()
@@ -209,7 +209,7 @@ async def test_what_was_lost_is_said_again_epoch_and_all_and_noticed_though_nobo
 
 
 @told
-async def test_a_registration_finds_out_at_once_and_none_is_given_an_epoch_twice() -> None:
+async def test_R434_a_registration_finds_out_at_once_and_none_is_given_an_epoch_twice() -> None:
     scene = Scene()
     (entry,) = served_in(3, 1)
     async with scene.running():
@@ -226,7 +226,7 @@ async def test_a_registration_finds_out_at_once_and_none_is_given_an_epoch_twice
 
 
 @told
-async def test_nothing_is_settled_before_every_member_has_claimed_and_all_is_as_soon_as_they_have() -> None:
+async def test_R434_nothing_is_settled_before_every_member_has_claimed_and_all_is_as_soon_as_they_have() -> None:
     scene = Scene(OTHER)
     async with scene.running():
         await asyncio.sleep(10.0)

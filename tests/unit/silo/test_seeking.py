@@ -95,7 +95,7 @@ def now() -> float:
 
 
 @told
-async def test_every_other_member_is_asked_and_who_serves_the_grain_is_believed_at_once() -> None:
+async def test_R434_every_other_member_is_asked_and_who_serves_the_grain_is_believed_at_once() -> None:
     stage = Stage(B, C)
     began = now()
     asked = await stage.asked()
