@@ -33,12 +33,14 @@ RETRY_PAUSE_S = 0.01
 async def test_a_loop_blocked_for_three_leases_costs_no_life_and_no_state_and_gets_no_placements_meanwhile(
     make_stage: Callable[..., Stage],
 ) -> None:
-    async with make_stage({"lease.lease_s": LEASE_S}) as stage, stage.client() as client:
+    async with make_stage({"lease.lease_s": LEASE_S}) as stage, stage.client(role="admin") as client:
         await stage.start("silo-1", "silo-3")
         await stage.start("silo-2", settings={"gateway": False})  # so that whoever calls does not wait for it as such
         caller = WitnessedCaller(stage.witness, "caller-1")
         counter = with_timeout(with_hint(client.grain(Counter, "busy"), "silo-2"), BLOCKED_S + 30.0)
         await caller.call(counter.increment, target="counter/busy", deadline_s=BLOCKED_S + 30.0)
+        if await counter.where() != str((await stage.row("silo-2")).silo):  # it joined a moment ago
+            assert (await client.migrate(counter, to="silo-2")).moved
         await asyncio.sleep(2 * LOAD_PERIOD_S)  # by then every silo has reported its load; only time says so
         before = await stage.view()
         blocked = str((await stage.row("silo-2")).silo)
