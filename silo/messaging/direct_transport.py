@@ -8,18 +8,13 @@ any connection; this only carries it.
 from __future__ import annotations
 
 import asyncio
-import errno
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
-from silo.directory.errors import EndpointInUse, EndpointUnusable
-from silo.logs import get_logger
 from silo.messaging.limits import KIB, MIB
-from silo.messaging.transport import Connection, ConnectionLost
-
-log = get_logger(__name__)
+from silo.messaging.transport import Connection, ConnectionLost, bind_error, serve
 
 MESSAGE_BYTES_MAX: Final = 64 * MIB
 """The largest message; a batch stays far below it."""
@@ -71,7 +66,7 @@ class _Direct(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
-        host, port, *_ = transport.get_extra_info("peername")
+        host, port, *_ = transport.get_extra_info("peername") or ("somebody who has gone", 0)
         self._remote = f"{host}:{port}"
         self._transport.set_write_buffer_limits(high=WRITE_AHEAD_BYTES)
         self._on_made(self)
@@ -210,35 +205,15 @@ class DirectListener:
         try:
             self._server = await loop.create_server(lambda: _Direct(self._serve, self._open.discard), host, port)
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                what = f"another process listens at {endpoint}: choose another port, or stop it"
-                raise EndpointInUse(error.errno, what) from None
-            raise EndpointUnusable(
-                error.errno or errno.EINVAL, f"cannot listen at {endpoint}: {error.strerror or error}"
-            ) from None
+            raise bind_error(endpoint, error) from None
         bound = self._server.sockets[0].getsockname()[1]
         self._endpoint = f"{endpoint.rpartition(':')[0]}:{bound}"
 
     def _serve(self, connection: _Direct) -> None:
         self._open.add(connection)
-        task = asyncio.get_running_loop().create_task(self._run(connection))
+        task = asyncio.get_running_loop().create_task(serve(self._accept, connection))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-
-    async def _run(self, connection: _Direct) -> None:
-        try:
-            await self._accept(connection)
-        except ConnectionLost as error:
-            log.debug("transport.connection_lost", remote=connection.remote, why=str(error))
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            log.exception("transport.connection_failed", remote=connection.remote)
-        except Exception:
-            log.exception("transport.connection_failed", remote=connection.remote)
-        finally:
-            await connection.close()
 
     async def close(self, grace_s: float = 0.0) -> None:
         self._server.close()

@@ -17,9 +17,9 @@ from silo.messaging.grpc_environment import EXPERIMENTS
 import grpc
 import grpc.aio
 
-from silo.directory.errors import EndpointInUse, EndpointUnusable
+from silo.directory.errors import EndpointUnusable
 from silo.messaging.limits import MIB
-from silo.messaging.transport import Connection, ConnectionLost
+from silo.messaging.transport import Connection, ConnectionLost, bind_error, serve
 from silo.wire.packet import packed, unpacked
 
 log = get_logger(__name__)
@@ -41,11 +41,6 @@ CLOSE_TIMEOUT_S = 0.25
 """How long a closed stream may take to end in order, before it is cut off."""
 STOP_MARGIN_S = 1.0
 """How much longer than its grace the stop of a server may take, before it is left to itself."""
-BIND_REMEDIES = {
-    errno.EADDRNOTAVAIL: "; name an address of this machine, and with advertise the one where others find it",
-    errno.EACCES: "; choose a port above 1023",
-}
-"""What to do about an endpoint that cannot be had, by what the operating system says."""
 
 _OPTIONS = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -239,7 +234,7 @@ class GrpcListener:
         """Serve one stream: it ends when `accept` returns, or when the connection is closed."""
         connection = _AcceptedConnection(context)
         await context.send_initial_metadata(())
-        task = asyncio.get_running_loop().create_task(self._serve(connection))
+        task = asyncio.get_running_loop().create_task(serve(self._accept, connection))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
         try:
@@ -249,21 +244,6 @@ class GrpcListener:
             connection.closed.cancel()
             task.cancel()
             raise
-
-    async def _serve(self, connection: _AcceptedConnection) -> None:
-        try:
-            await self._accept(connection)
-        except ConnectionLost as error:
-            log.debug("transport.connection_lost", remote=connection.remote, why=str(error))
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            log.exception("transport.connection_failed", remote=connection.remote)
-        except Exception:
-            log.exception("transport.connection_failed", remote=connection.remote)
-        finally:
-            await connection.close()
 
     async def close(self, grace_s: float = 0.0) -> None:
         stopping = asyncio.get_running_loop().create_task(self._server.stop(grace_s or None))
@@ -297,12 +277,8 @@ def _prove_usable(endpoint: str) -> None:
             refused = error
         else:
             return
-    if refused is None:
-        return
-    if refused.errno == errno.EADDRINUSE:
-        raise EndpointInUse(refused.errno, f"another process listens at {endpoint}: choose another port, or stop it")
-    remedy = BIND_REMEDIES.get(refused.errno or 0, "")
-    raise EndpointUnusable(refused.errno, f"cannot listen at {endpoint}: {refused.strerror}{remedy}")
+    if refused is not None:
+        raise bind_error(endpoint, refused)
 
 
 class GrpcTransport:

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+from silo.directory.errors import EndpointInUse, EndpointUnusable
+from silo.logs import get_logger
+
+log = get_logger(__name__)
+BIND_REMEDIES: Final = {
+    errno.EADDRNOTAVAIL: "; name an address of this machine, and with advertise the one where others find it",
+    errno.EACCES: "; choose a port above 1023",
+}
+"""What to do about an endpoint that cannot be had, by what the operating system says."""
 
 
 class ConnectionLost(ConnectionError):
@@ -61,3 +73,28 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Close every dialled connection and what they share."""
         ...
+
+
+async def serve(accept: Callable[[Connection], Awaitable[None]], connection: Connection) -> None:
+    """Run `accept` for a connection that came in, and close that; what fails in it is logged, and ends nothing else."""
+    try:
+        await accept(connection)
+    except ConnectionLost as error:
+        log.debug("transport.connection_lost", remote=connection.remote, why=str(error))
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        log.exception("transport.connection_failed", remote=connection.remote)
+    except Exception:
+        log.exception("transport.connection_failed", remote=connection.remote)
+    finally:
+        await connection.close()
+
+
+def bind_error(endpoint: str, refused: OSError) -> EndpointUnusable:
+    """What to raise where the operating system does not let this process listen there."""
+    if refused.errno == errno.EADDRINUSE:
+        return EndpointInUse(refused.errno, f"another process listens at {endpoint}: choose another port, or stop it")
+    remedy = BIND_REMEDIES.get(refused.errno or 0, "")
+    return EndpointUnusable(refused.errno, f"cannot listen at {endpoint}: {refused.strerror or refused}{remedy}")
