@@ -512,6 +512,8 @@ class Client:
             self._choose_candidates()
 
     def _on_reply(self, link: Link, reply: Reply) -> None:
+        if reply.entry is not None:
+            self._choice.serves(reply.entry.silo, reply.entry.grain)
         call = self._book.get(reply.id)
         if call is None:  # late: it was cancelled, or its deadline passed
             if self._telemetry is not None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from silo.caller import CallIds
+from silo.directory.addresses import SiloAddress
+from silo.directory.cache import DirectoryCache
 from silo.directory.errors import Overloaded
 from silo.directory.membership import SiloStatus, View
 from silo.messaging.permissions import Role
@@ -19,13 +23,21 @@ if TYPE_CHECKING:
 
 
 class Gateway:
-    """Makes the calls of clients its own silo's calls, and hands the answers back."""
+    """Makes the calls of clients its own silo's calls, and hands the answers back.
 
-    def __init__(self, book: CallBook, ids: CallIds, links: Links, codec: ValueCodec) -> None:
+    Whoever called a grain of another gateway is told so with the answer, and calls it there from then on.
+    """
+
+    def __init__(
+        self, me: SiloAddress, book: CallBook, ids: CallIds, links: Links, codec: ValueCodec, cache: DirectoryCache
+    ) -> None:
+        self._me = me
         self._book = book
         self._ids = ids
         self._links = links
         self._codec = codec
+        self._cache = cache
+        self._gateways: frozenset[SiloAddress] = frozenset()
         self._view: View | None = None
         self._open: dict[tuple[str, int], Call] = {}
         self._is_leaving = False
@@ -70,6 +82,10 @@ class Gateway:
         if call.sink is not None:
             link, call_id = sink_of(call)
             self._open.pop((link.peer.name, call_id), None)
+            if call.target is not None:  # it was not answered here
+                entry = self._cache.get(call.grain)
+                nearer = entry is not None and entry.silo != self._me and entry.silo in self._gateways
+                answer = msgspec.structs.replace(answer, entry=entry if nearer else None)
         self._book.answered(call, answer)
 
     def on_cancel(self, link: Link, cancel: Cancel) -> None:
@@ -85,6 +101,7 @@ class Gateway:
 
     def on_view(self, view: View) -> None:
         self._view = view
+        self._gateways = frozenset(row.silo for row in view.gateways())
         frame = gateways_of(view)
         for link in self.clients:
             link.send(frame)

@@ -6,18 +6,23 @@ import asyncio
 import zlib
 from collections.abc import Iterable
 
-from silo.directory.addresses import SiloAddress
+from silo.directory.addresses import GrainId, SiloAddress
 from silo.messaging.link import Link
 from silo.messaging.links import Links
 from silo.routing.call import Call
 from silo.routing.lanes import Lanes
+
+GRAINS_MAX = 65_536
+"""Of how many grains a client remembers which silo serves them."""
 
 
 class GatewayChoice:
     """The gateways that a client knows, and among them the candidates: the links that new calls may take.
 
     Candidates are the links that are up, else those that may come up. Whoever changes something here calls `choose`
-    when it is done.
+    when it is done. It also remembers which silos serve the grains that were called, as far as answers told. That is a
+    hint, and may be old: a call that is sent to a silo that does not serve the grain goes on from there, as from any
+    gateway.
     """
 
     def __init__(self, links: Links) -> None:
@@ -26,6 +31,8 @@ class GatewayChoice:
         self.silos: list[SiloAddress] = []
         self.candidates: list[Link] = []
         self._links = links
+        self._by_silo: dict[SiloAddress, Link] = {}
+        self._served_by: dict[GrainId, SiloAddress] = {}
         self._going: set[SiloAddress] = set()
         self._attached = asyncio.Event()
 
@@ -57,15 +64,25 @@ class GatewayChoice:
         """The link has ended. Its silo may be dialled anew with the next choice."""
         if link.peer.silo is not None:
             self._going.discard(link.peer.silo)
-        self.candidates = [each for each in self.candidates if each is not link]
+        self._set_candidates([each for each in self.candidates if each is not link])
+
+    def serves(self, silo: SiloAddress, grain: GrainId) -> None:
+        """An answer told that this gateway serves the grain; of too many, the one known longest is forgotten."""
+        if len(self._served_by) >= GRAINS_MAX and grain not in self._served_by:
+            del self._served_by[next(iter(self._served_by))]
+        self._served_by[grain] = silo
 
     def choose(self) -> None:
         """Find the candidates anew."""
         links = [self._links.to(silo) for silo in self.silos if silo not in self._going]
         links = [link for link in links if link.ending is None]
-        self.candidates = [link for link in links if link.attached] or links
+        self._set_candidates([link for link in links if link.attached] or links)
         if self.is_reachable:
             self._attached.set()
+
+    def _set_candidates(self, links: list[Link]) -> None:
+        self.candidates = links
+        self._by_silo = {link.peer.silo: link for link in links if link.peer.silo is not None}
 
     @property
     def is_reachable(self) -> bool:
@@ -79,7 +96,10 @@ class GatewayChoice:
             await self._attached.wait()
 
     def link_for(self, call: Call, lanes: Lanes) -> Link:
-        """The key's gateway; while earlier calls of the lane are out, theirs: by another it would have to wait."""
+        """The silo that serves the grain, where that is known and a candidate, else the key's gateway.
+
+        While earlier calls of the lane are out, theirs: by another it would have to wait.
+        """
         candidates = self.candidates
         if len(candidates) == 1:
             return candidates[0]
@@ -87,4 +107,6 @@ class GatewayChoice:
         link = self._links.get(road) if road is not None else None
         if link is not None and link in candidates:
             return link
-        return candidates[zlib.crc32(call.grain.key.encode()) % len(candidates)]
+        silo = self._served_by.get(call.grain)
+        link = self._by_silo.get(silo) if silo is not None else None
+        return link or candidates[zlib.crc32(call.grain.key.encode()) % len(candidates)]
