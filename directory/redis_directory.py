@@ -78,6 +78,12 @@ class _Command:
     in_doubt: bool = False
     """It was sent before and its answer was lost: it may have been carried out."""
 
+    def as_sent(self, *, whole: bool) -> Sequence[str | bytes | int]:
+        """The command as the server is sent it, its script by name or whole."""
+        if self.script is None:
+            return self.words
+        return ("EVAL", self.script.text, *self.words) if whole else ("EVALSHA", self.script.sha, *self.words)
+
 
 class RedisDirectory:
     """A GrainDirectory whose rows lie in Redis; contract.py says what its methods promise.
@@ -269,27 +275,19 @@ class RedisDirectory:
 
     async def _send(self, commands: Sequence[_Command]) -> None:
         """Send those commands that have no answer yet; raises the first failure when all that could succeed has."""
-        failures = await self._pipeline(commands)
+        failures = await self._round_trip(commands)
         if any(isinstance(failure, NoScriptError) for failure in failures):
             # A new server, or one whose scripts were flushed: it keeps those that it is sent whole.
-            failures = await self._pipeline(commands, scripts_whole=True)
+            failures = await self._round_trip(commands, scripts_whole=True)
         for failure in sorted(failures, key=is_transient):  # one that will not pass ends the tries
             raise failure
 
-    async def _pipeline(self, commands: Sequence[_Command], *, scripts_whole: bool = False) -> list[Exception]:
+    async def _round_trip(self, commands: Sequence[_Command], *, scripts_whole: bool = False) -> list[Exception]:
         waiting = [command for command in commands if not command.answered]
-        pipeline = cast("RedisPipeline", self._redis.pipeline(transaction=False))
-        for command in waiting:
-            if command.script is None:
-                pipeline.execute_command(*command.words)
-            elif scripts_whole:
-                pipeline.execute_command("EVAL", command.script.text, *command.words)
-            else:
-                pipeline.execute_command("EVALSHA", command.script.sha, *command.words)
         failures: list[Exception] = []
         answered = False
         try:
-            answers = await pipeline.execute(raise_on_error=False)
+            answers = await self._answers([command.as_sent(whole=scripts_whole) for command in waiting])
             answered = True
         finally:
             if not answered:
@@ -304,6 +302,18 @@ class RedisDirectory:
             else:
                 command.answered, command.answer = True, answer
         return failures
+
+    async def _answers(self, commands: list[Sequence[str | bytes | int]]) -> list[Any]:
+        """What the server says to each of them, which travel together; an error in the place of what it refused."""
+        if len(commands) == 1:  # as for one grain that moves; a pipeline takes twice as many passes of the loop
+            try:
+                return [await self._redis.execute_command(*commands[0])]
+            except ResponseError as error:
+                return [error]
+        pipeline = cast("RedisPipeline", self._redis.pipeline(transaction=False))
+        for words in commands:
+            pipeline.execute_command(*words)
+        return await pipeline.execute(raise_on_error=False)
 
     async def _probe(self, key: str) -> tuple[str, str]:
         run, version = await self._redis.execute_command("EVAL", PROBE.text, 1, key)

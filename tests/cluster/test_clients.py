@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from zlib import crc32
 
 import pytest
 
+from silo import gateway_choice
 from silo.client import Client
 from silo.directory.errors import Closed, InvalidSettings, NoGateway, NotExecuted, OutcomeUnknown
 from silo.reference import with_hint, with_timeout
 from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Ledger
 from tests.cluster.stage import Stage
+from tests.support.wire_tap import WireTap
 
 pytestmark = pytest.mark.real
 
@@ -101,6 +104,62 @@ async def test_a_call_that_lets_another_one_end_is_not_held_back_by_a_gateway_th
         await cluster.queued(ledger, 1)
     stage.gate("go").open()
     await asyncio.gather(*running, *queued)
+
+
+@pytest.mark.in_memory
+async def test_a_client_calls_a_grain_at_the_silo_that_serves_it_once_an_answer_has_told_which(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silos = ("a", "b", "c")
+    await cluster.start(*silos, kinds=(Ledger,))
+    client = await cluster.client()
+    await cluster.seen(lambda: len(client.endpoints) == 3)
+    ledgers = [with_hint(client.grain(Ledger, f"k{number}"), silos[number % 3]) for number in range(12)]
+    for ledger in ledgers:
+        await ledger.write("first")
+    tap = WireTap(monkeypatch)
+    for ledger in ledgers:
+        await ledger.write("second")
+    assert tap.counted()["Request"] == len(ledgers)  # none of them went on from one silo to another
+
+    assert (await client.migrate(ledgers[0], to="b")).moved
+    await ledgers[0].write("goes on from where it was")
+    tap.messages.clear()
+    assert await ledgers[0].write("goes where it is") == 4
+    assert tap.counted()["Request"] == 1
+
+
+@pytest.mark.in_memory
+async def test_a_silo_that_is_no_gateway_is_not_called_by_clients_though_it_serves_the_grain(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start("a", kinds=(Ledger,))
+    await cluster.start("b", kinds=(Ledger,), gateway=False)
+    client = await cluster.client()
+    ledger = with_hint(client.grain(Ledger, "k"), "b")
+    await ledger.write("first")
+    tap = WireTap(monkeypatch)
+    assert await ledger.write("second") == 2
+    assert tap.counted()["Request"] == 2
+    assert len(client.endpoints) == 1
+
+
+@pytest.mark.in_memory
+async def test_a_client_remembers_of_a_bounded_number_of_grains_where_they_are(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_choice, "GRAINS_MAX", 2)
+    await cluster.start("a", "b", "c", kinds=(Ledger,))
+    client = await cluster.client()
+    await cluster.seen(lambda: len(client.endpoints) == 3)
+    ledgers = [with_hint(client.grain(Ledger, f"k{number}"), "b") for number in range(9)]
+    for ledger in ledgers:
+        await ledger.write("first")
+    tap = WireTap(monkeypatch)
+    for ledger in reversed(ledgers):
+        assert await ledger.write("second") == 2
+    at_gateways = sum(crc32(f"k{number}".encode()) % 3 != 1 for number in range(9))
+    assert tap.counted()["Request"] == len(ledgers) + at_gateways - 2
 
 
 async def test_clients_of_gateway_addresses_alone_learn_of_the_other_gateways(cluster: Cluster) -> None:
