@@ -152,6 +152,8 @@ class Client:
         self._choice = GatewayChoice(self._links)
         self._waiting: list[Call] = []
         self._trouble = ""
+        self._refused = False
+        """Whether that trouble is that a silo will have nothing to do with this client."""
         self._tasks = Tasks(f"client {name}")
         self._caller.closed = "this client was not opened: use `async with Client.connect(...) as client`"
 
@@ -373,12 +375,12 @@ class Client:
         return tuple(silo.endpoint for silo in self._choice.silos)
 
     @property
-    def trouble(self) -> str:
-        """Why no gateway can be reached, as far as is known; empty while one carries this client's link."""
-        return "" if any(link.attached for link in self._choice.candidates) else self._trouble
+    def trouble(self) -> NotExecuted | None:
+        """That no gateway can be reached, and why, as far as is known; None while one carries this client's link."""
+        return None if self._choice.is_reachable else self._no_gateway()
 
     async def _reachable_endpoints(self, timeout_s: float) -> list[str]:
-        """The gateways that carry a link; raises NoGateway where none does in time."""
+        """The gateways that carry a link; raises NoGateway or HandshakeRefused where none does in time."""
         if self._caller.closed:
             raise Closed(self._caller.closed)
         try:
@@ -408,7 +410,7 @@ class Client:
         try:
             link = await self._links.dial_gateway(endpoint)
         except HandshakeRefused as error:
-            self.on_trouble(f"{endpoint} refused this client: {error}")
+            self.on_trouble(f"{endpoint} refused this client: {error}", refused=True)
             return False
         except ConnectionError as error:
             self.on_trouble(f"{endpoint} does not answer: {error}")
@@ -417,16 +419,17 @@ class Client:
             self._choose_candidates()
         return True
 
-    def on_trouble(self, what: str) -> None:
+    def on_trouble(self, what: str, *, refused: bool = False) -> None:
         """What stands between this client and the cluster, for the errors of calls that wait."""
         log.debug("client.trouble", client=self.name, what=what)
-        self._trouble = what
+        self._trouble, self._refused = what, refused
         for call in self._waiting:
             call.obstacle = self._no_gateway()
 
-    def _no_gateway(self) -> NoGateway:
+    def _no_gateway(self) -> NotExecuted:
         why = f": {self._trouble}" if self._trouble else ""
-        return NoGateway(f"no silo of cluster {self.cluster!r} could be reached{why}")
+        kind = HandshakeRefused if self._refused else NoGateway
+        return kind(f"no silo of cluster {self.cluster!r} could be reached{why}")
 
     def _on_gateways(self, version: int, silos: Iterable[SiloAddress], dead: Iterable[SiloAddress]) -> None:
         if self._choice.learn(version, silos, dead):
@@ -529,26 +532,26 @@ class Client:
         call.on_answer(call, Answer(OUTCOMES[reply.outcome], payload=reply.payload, codec=reply.codec))
 
     def on_attached(self, link: Link) -> None:
-        self._trouble = ""
+        self._trouble, self._refused = "", False
         self._choose_candidates()
 
     def on_detached(self, link: Link) -> None:
         """What it has not written yet goes another way; what it has may have arrived."""
         if not self._choice.is_reachable:
-            self._trouble = f"the connection to {link.peer.name} was lost"
+            self.on_trouble(f"the connection to {link.peer.name} was lost")
         self._choose_candidates()
         for call in self._book.sent_to(link.peer.name):
             if link.withdraw(call.outgoing):
                 self._again(call, self._no_gateway())
 
     def on_lost(self, link: Link, unsent: list[Frame], unknown: list[Frame], because: str) -> None:
-        self.on_trouble(f"{link.peer.name}: {because}")
+        refusal = refusal_of(link)
+        self.on_trouble(f"{link.peer.name}: {because}", refused=refusal is not None)
         self._choice.lost(link)
         retry = [
             call for frame in unsent if isinstance(frame, Request) and (call := self._book.get(frame.id)) is not None
         ]
         not_sent = {call.id for call in retry}
-        refusal = refusal_of(link)
         for call in self._book.sent_to(link.peer.name):
             if call.id not in not_sent:
                 if refusal is not None and call.is_control:

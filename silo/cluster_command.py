@@ -62,6 +62,7 @@ class Reach:
         Raises:
             InvalidSettings: no cluster is named, or a setting is wrong.
             CallTimeout: it took longer.
+            NoGateway, HandshakeRefused: likewise, and no silo could be reached, or would have to do with this client.
             SiloError: what the work raises.
         """
         settings = load({"cluster": self.cluster, "redis": self.redis}, file=self.config).settings
@@ -90,9 +91,8 @@ class Reach:
                 except TimeoutError as error:
                     if isinstance(error, SiloError):
                         raise
-                    why = f": {client.trouble}" if client.trouble else ""
-                    what = f"cluster {settings.cluster} did not answer within {timeout_s:g} s{why}"
-                    raise CallTimeout(what) from None
+                    what = f"cluster {settings.cluster} did not answer within {timeout_s:g} s"
+                    raise client.trouble or CallTimeout(what) from None
 
         return asyncio.run(do())
 

@@ -178,10 +178,10 @@ async def test_R413_calls_of_a_client_whose_gateway_dies_end_when_that_is_known_
     mortal: MortalCluster, stage: Stage
 ) -> None:
     await mortal.start(*ABC, kinds=(Ledger,))
-    client = await mortal.client()
+    client, another = await mortal.client(), await mortal.client()
+    for number in range(12):  # the other one is told where they are
+        await with_hint(another.grain(Ledger, f"k{number}"), "c").write("first")
     ledgers = [client.grain(Ledger, f"k{number}") for number in range(12)]
-    for ledger in ledgers:
-        await with_hint(ledger, "c").write("first")
     calls = [asyncio.create_task(ended(with_timeout(each, 60.0).write_at("go", f"second {each}"))) for each in ledgers]
     for each in ledgers:
         await stage.heard(f"started second {each}")

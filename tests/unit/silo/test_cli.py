@@ -203,5 +203,5 @@ def test_a_status_is_shown_as_tables(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_command_that_reaches_no_cluster_says_what_was_in_the_way(
     capsys: pytest.CaptureFixture[str], flags: tuple[str, str]
 ) -> None:
-    assert invoke(["migrate", "room/lobby", *flags, "--timeout", "1"]) == ExitCode.TIMED_OUT
+    assert invoke(["migrate", "room/lobby", *flags, "--timeout", "1"]) == ExitCode.UNREACHABLE
     assert "127.0.0.1:1" in capsys.readouterr().err
