@@ -140,6 +140,7 @@ def check(events: Sequence[Event], settle_s: float = 0.0, excused: tuple[str, ..
         found += one_activation(history, grain, story)
         found += one_turn_at_a_time(history, grain, story)
         found += state_kept(history, grain, story)
+        found += stays_active(history, grain, story)
         followed = followed_at(history, story)
         found += no_late_answer(history, grain, story, followed)
         followed_ever |= followed
@@ -276,6 +277,22 @@ def state_kept(history: History, grain: str, story: Sequence[Event]) -> list[Vio
             count, before = event.value, event
         elif event.what is What.CLOSED:
             before = event
+    return found
+
+
+def stays_active(history: History, grain: str, story: Sequence[Event]) -> list[Violation]:
+    """No call makes a grain anew that was active: that had not been closed, nor its silo lost."""
+    found: list[Violation] = []
+    before: Event | None = None
+    for event in story:
+        if _is_only_told_late(history, event):
+            continue
+        anew = event.what is What.OPENED and event.because == "call"
+        if anew and before is not None and not _state_is_gone(history, before, event.at):
+            text = f"{event.activation} was made at {event.at:.6f} for a call, on {event.silo}, though {before.activation}"
+            text += f" was active on {before.silo}"
+            found.append(Violation("stays active", grain, text))
+        before = event
     return found
 
 

@@ -94,6 +94,7 @@ def test_a_history_that_keeps_the_promises_is_good_and_counted() -> None:
         ("overlaps", [*GOOD, *turn("3", 3, "a", A, 3)]),
         ("lost", [opened("a", A), *turn("1", 1, "a", A, 1), opened("b", B, 0), *turn("2", 2, "b", B, 1)]),
         ("lost", [opened("a", A), *turn("1", 1, "a", A, 1), CLOSED_AT_SHUTDOWN]),
+        ("deactivated", [opened("a", A), opened("b", B)]),
         ("repeated", [*GOOD, started("2", "b", B), turned("2", "b", B, 3)]),
         ("repeated", [opened("a", A), sent("1", 1), ended("1", Ended.VALUE, 1)]),
         (

@@ -16,6 +16,7 @@ COUNTS: Final[Mapping[str, str]] = {
     "one activation": "overlaps",
     "one turn at a time": "overlaps",
     "state kept": "lost",
+    "stays active": "deactivated",
     "executed once": "repeated",
     "call ended": "overdue",
     "order kept": "disorder",

@@ -241,7 +241,7 @@ def test_a_new_activation_without_state_is_found_where_nothing_took_the_old_one(
     story.opened()
     story.turn("1", 1)
     story.opened("a2", "s2", 0, "call")
-    assert story.violations() == ["state kept"]
+    assert story.violations() == ["state kept", "stays active"]
 
 
 def test_state_may_die_with_the_target_of_a_move_and_with_no_other(story: Story) -> None:
@@ -257,7 +257,26 @@ def test_state_may_die_with_the_target_of_a_move_and_with_no_other(story: Story)
     other.turn("1", 1)
     other.closed("migrating")
     other.opened("a3", "s3", 0, "call")
-    assert other.violations() == ["state kept"]
+    assert other.violations() == ["state kept", "stays active"]
+
+
+def test_a_grain_that_was_active_and_is_made_anew_for_a_call_is_found_though_it_had_no_state_to_lose(
+    story: Story,
+) -> None:
+    story.opened()
+    story.opened("a2", "s2", 0, "call")
+    assert story.violations() == ["stays active"]
+    for because in ("idle", "application", "shutting_down"):
+        closed = Story()
+        closed.opened()
+        closed.closed(because)
+        closed.opened("a2", "s2", 0, "call")
+        assert check(closed.events) == []
+    died = Story()
+    died.opened()
+    died.witness(What.SILO_LOST, silo="s1")
+    died.opened("a2", "s2", 0, "call")
+    assert check(died.events) == []
 
 
 def test_an_increment_that_vanishes_or_counts_twice_is_found(story: Story) -> None:
