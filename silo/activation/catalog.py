@@ -305,10 +305,15 @@ class Catalog:
         return (activation is not None and activation.activation_id == entry.activation) or entry.silo != self.me
 
     def outdone(self, entry: Entry, by: Entry) -> None:
-        """Another row stands, and keeps standing: whoever went by this one yields."""
+        """Another row stands, and keeps standing: whoever went by this one yields.
+
+        Not to a row of its own, written by a registration whose answer is still on its way.
+        """
         if self.is_given_back(by):
             return
         activation = self._activations.get(entry.grain)
+        if activation is not None and activation.activation_id == by.activation:
+            return
         if activation is not None and activation.move is not None and activation.move.successor == by.activation:
             return  # it is on its way there: whether it has arrived, the two sides of the move find out
         if activation is not None and activation.entry == entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from unittest.mock import AsyncMock, patch
 
 import pytest
@@ -11,6 +12,7 @@ from silo.directory.addresses import Entry
 from silo.directory.contract import Registration
 from silo.directory.errors import DirectoryUnavailable, OutcomeUnknown
 from silo.grain import Grain, grain, soft_state
+from silo.host import Silo
 from silo.kinds import kind_of
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
 from silo.migration.outcome import MigrationOutcome, MoveStatus
@@ -419,6 +421,40 @@ async def test_R434_whoever_is_outdone_by_another_activation_yields_though_it_is
     assert (stays, outcome.moved) == (False, False)
 
 
+def unheard_at_first(silo: Silo, tries: list[Registration]) -> Callable[[Registration], Awaitable[Entry | None]]:
+    """A registrar's `register` whose first answer is lost, while all that the directory has is claimed again."""
+    runtime = silo.runtime
+    register = runtime.registrar.register
+
+    async def register_unheard(registration: Registration) -> Entry | None:
+        tries.append(registration)
+        answer = await register(registration)
+        if len(tries) > 1:
+            return answer
+        runtime.lives.doubt()
+        await runtime.lives.settled(registration.grain)
+        await asyncio.sleep(1.0)  # in which strays are taken away
+        raise DirectoryUnavailable("the answer was lost")
+
+    return register_unheard
+
+
+@told
+async def test_R434_a_source_that_has_taken_its_grain_back_and_not_heard_so_is_not_outdone_by_its_own_row(
+    scene: Scene,
+) -> None:
+    await scene.start(*ABC, kinds=KINDS, migration=MigrationSettings(offer_timeout_s=1.0))
+    box = await box_at(scene, "a")
+    a, tries = scene.silo("a"), list[Registration]()
+    scene.stand.without_directory.add("b")
+    with patch.object(a.runtime.registrar, "register", unheard_at_first(a, tries)):
+        outcome = await move(scene, box, "b")
+    scene.stand.without_directory.clear()
+    assert (outcome.status, len(tries)) == (MoveStatus.ABORTED, 2)
+    assert await box.put("second") == "a"
+    assert await box.look() == ["first", "second"]
+
+
 @told
 async def test_R434_a_row_that_was_written_and_not_answered_is_no_stray_when_the_directory_is_made_again(
     scene: Scene,
@@ -426,20 +462,8 @@ async def test_R434_a_row_that_was_written_and_not_answered_is_no_stray_when_the
     """The target of a move has the row and has not heard so: taken away as nobody's, it would take the state along."""
     await scene.start(*ABC, kinds=KINDS)
     box = await box_at(scene, "a")
-    b = scene.silo("b").runtime
-    register, tries = b.registrar.register, list[Registration]()
-
-    async def register_unheard(registration: Registration) -> Entry | None:
-        tries.append(registration)
-        answer = await register(registration)
-        if len(tries) > 1:
-            return answer
-        b.lives.doubt()
-        await b.lives.settled(registration.grain)
-        await asyncio.sleep(1.0)  # in which strays are taken away
-        raise DirectoryUnavailable("the answer was lost")
-
-    with patch.object(b.registrar, "register", register_unheard):
+    b, tries = scene.silo("b"), list[Registration]()
+    with patch.object(b.runtime.registrar, "register", unheard_at_first(b, tries)):
         outcome = await move(scene, box, "b")
     assert (outcome.moved, len(tries)) == (True, 2)
     assert await box.look() == ["first"]
