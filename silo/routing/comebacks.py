@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from silo.directory.addresses import GrainId
 from silo.directory.errors import CallExpired, SiloError
 from silo.routing.call import Answer, Call
 from silo.routing.limits import RoutingLimits, retry_pause_s
@@ -44,8 +45,8 @@ class Comebacks:
         self._rng = rng
         self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
-        self._paused: dict[int, tuple[Call, asyncio.TimerHandle]] = {}
-        """Those that came back more than once, and when they are tried again."""
+        self._paused: dict[tuple[str, GrainId], tuple[list[Call], asyncio.TimerHandle]] = {}
+        """Those that came back more than once, of each caller to each grain, and when they are tried again."""
 
     def again(self, call: Call, why: SiloError) -> None:
         """Its grain was not where it was sought: look again. Whoever sent it back may know more than is known here.
@@ -75,25 +76,30 @@ class Comebacks:
         return True
 
     def send(self, call: Call, pause_s: float) -> None:
-        """Send it again after so long."""
+        """Send it again after so long; together with those of its caller to its grain that pause already, in order."""
         call.target = None
         if self._telemetry is not None:
             self._telemetry.retried()
-        if pause_s:
-            self._paused[call.id] = call, self._loop.call_later(pause_s, self._resume, call)
+        lane = call.caller, call.grain
+        paused = self._paused.get(lane)
+        if paused is not None:
+            paused[0].append(call)
+        elif pause_s:
+            self._paused[lane] = [call], self._loop.call_later(pause_s, self._resume, lane)
         else:
             self._route(call)
 
-    def _resume(self, call: Call) -> None:
-        self._paused.pop(call.id, None)
-        if not call.answered:
-            self._route(call)
+    def _resume(self, lane: tuple[str, GrainId]) -> None:
+        calls, timer = self._paused.pop(lane)
+        timer.cancel()
+        for call in sorted(calls, key=lambda call: call.id):
+            if not call.answered:
+                self._route(call)
 
     def hasten(self) -> None:
-        """Much may have changed: send all that pause again, in order."""
-        for call, timer in sorted(self._paused.values(), key=lambda paused: paused[0].id):
-            timer.cancel()
-            self._resume(call)
+        """Much may have changed: send all that pause again."""
+        for lane in list(self._paused):
+            self._resume(lane)
 
     def close(self) -> None:
         """No time comes any more."""

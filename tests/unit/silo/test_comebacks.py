@@ -11,8 +11,9 @@ import pytest
 
 from silo.directory.addresses import Entry, GrainId
 from silo.directory.errors import GrainUnplaceable, TooManyHops
-from silo.grain import Grain, grain
+from silo.grain import Grain, grain, read_only, soft_state
 from silo.host import Silo
+from silo.messaging.link import Link
 from silo.reference import grain_id, with_hint, with_timeout
 from silo.routing.call import Answer, Call
 from silo.routing.comebacks import TRIES_AT_ONCE
@@ -37,8 +38,17 @@ def tries_max(within_s: float) -> int:
 
 @grain(kind="roamer")
 class Roamer(Grain):
+    noted: list[int] = soft_state(default_factory=list)
+
     async def where(self) -> str:
         return self.silo
+
+    async def note(self, number: int) -> None:
+        self.noted.append(number)
+
+    @read_only
+    async def listed(self) -> list[int]:
+        return self.noted
 
 
 def waiting_calls(silo: Silo, roamer: Roamer) -> int:
@@ -96,6 +106,21 @@ async def test_a_call_that_is_sent_in_circles_is_answered_once_the_silos_agree_a
 
 
 @told
+async def test_calls_of_one_caller_that_were_sent_in_circles_run_in_order_for_all_their_pauses(scene: Scene) -> None:
+    await scene.start("a", "b", "c", kinds=(Roamer,))
+    roamer = with_hint(scene.silo("a").grain(Roamer, "k"), "b")  # by the road on which they are out
+    with Circle(scene, roamer).drawn() as circle:
+        calls: list[asyncio.Task[None]] = []
+        for number in range(20):
+            calls.append(asyncio.create_task(roamer.note(number)))
+            await asyncio.sleep(0.01 if number % 2 else 0.7)  # so they have come back more or less often
+        await asyncio.sleep(LONGEST_PAUSE_S)
+        circle.is_closed = False
+        await asyncio.gather(*calls)
+    assert await roamer.listed() == list(range(20))
+
+
+@told
 async def test_a_call_in_circles_ends_at_its_deadline_as_not_executed_and_is_sent_so_often_and_no_more(
     scene: Scene,
 ) -> None:
@@ -144,7 +169,8 @@ async def test_a_call_that_is_sent_back_again_and_again_is_tried_until_its_deadl
 @told
 async def test_a_call_that_was_taken_in_is_not_refused_for_want_of_room_when_it_comes_back(scene: Scene) -> None:
     """Whoever was let in may wait: it is new calls that the bound refuses."""
-    a, b = await scene.start("a", "b", kinds=(Roamer,), queues=QueueSettings(queue_calls_max=2))
+    (a,) = await scene.start("a", kinds=(Roamer,), queues=QueueSettings(queue_calls_max=2))
+    (b,) = await scene.start("b", kinds=(Roamer,))
     come: list[Call] = []
 
     async def look_up(_: GrainId) -> Entry | None:
@@ -165,3 +191,29 @@ async def test_a_call_that_was_taken_in_is_not_refused_for_want_of_room_when_it_
         await scene.cluster.seen(lambda: waiting_calls(a, roamer) == len(calls))
         scene.stage.gate("the directory").open()
         assert set(await asyncio.gather(*calls)) == {"b"}
+
+
+@told
+async def test_R413_a_call_whose_gateways_leave_one_by_one_as_it_comes_goes_in_by_one_that_stays(scene: Scene) -> None:
+    """However many there are: each of them hands the call back, and its client tries the next."""
+    silos = await scene.start(*(f"s{number}" for number in range(12)), kinds=(Roamer,))
+    client = await scene.client()
+    left: list[str] = []
+
+    def leaves_as_a_call_comes(silo: Silo) -> None:
+        gateway = silo.runtime.gateway
+        on_request = gateway.on_request
+
+        def leave(link: Link, request: Request) -> None:
+            if len(left) < len(silos) - 1:
+                left.append(silo.name)
+                gateway.go_away()
+            on_request(link, request)
+
+        patching.enter_context(patch.object(gateway, "on_request", leave))
+
+    with ExitStack() as patching:
+        for silo in silos:
+            leaves_as_a_call_comes(silo)
+        assert await client.grain(Roamer, "k").where() in {silo.name for silo in silos}
+    assert len(left) == len(silos) - 1
