@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
@@ -68,7 +68,7 @@ class Circle:
         """The silos by which the call came, one after the other."""
 
     @contextmanager
-    def drawn(self) -> Iterator[Circle]:
+    def drawn(self) -> Generator[Circle]:
         with ExitStack() as stack:
             for name, other in ("a", "b"), ("b", "c"), ("c", "b"):
                 self._send_on(stack, name, other)
@@ -173,13 +173,16 @@ async def test_a_call_that_was_taken_in_is_not_refused_for_want_of_room_when_it_
     (b,) = await scene.start("b", kinds=(Roamer,))
     come: list[Call] = []
 
+    def keep(call: Call, _: object) -> None:
+        come.append(call)
+
     async def look_up(_: GrainId) -> Entry | None:
         say("asked")
         await gate("the directory")
         return None
 
     roamer = with_hint(a.grain(Roamer, "k"), "b")
-    with patch.object(b.runtime.router, "_place_here", lambda call, _: come.append(call)):
+    with patch.object(b.runtime.router, "_place_here", keep):
         calls = [asyncio.create_task(roamer.where())]
         await scene.cluster.seen(lambda: len(come) == 1)
         calls += [asyncio.create_task(roamer.where()) for _ in range(4)]  # they follow it
