@@ -60,8 +60,6 @@ CALLS_BYTES_MAX = 512 * MIB
 """Bytes of the calls of one client that may be open at once."""
 LANE_CALLS_MAX = 10_000
 """Calls of one client to one grain that may be held back to keep their order."""
-TRIES_MAX = 8
-"""How often a call that is known not to have run is sent again."""
 ANSWER_GRACE_S = 2 * VERDICT_GRACE_S
 """How long past its deadline a call waits for the gateway to say why: what it waited for, or that it has not run.
 
@@ -487,10 +485,12 @@ class Client:
         return False
 
     def _again(self, call: Call, why: NotExecuted) -> None:
+        """It has not run: it goes in by another door, or waits for one until its deadline.
+
+        However often that is: each time a gateway has left, or a connection was lost.
+        """
         call.tries += 1
-        if call.tries > TRIES_MAX:
-            call.on_answer(call, Answer.failed(why))
-            return
+        call.obstacle = why
         call.target = None
         if self._telemetry is not None:
             self._telemetry.retried()

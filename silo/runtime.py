@@ -340,7 +340,6 @@ class Runtime:
             control=self.moves,
             limits=RoutingLimits(
                 settings.calls.hops_max,
-                settings.calls.retries_max,
                 resolving_calls_max=queues.queue_calls_max,
                 resolving_bytes_max=queues.queue_bytes_max,
                 arrived_calls_max=queues.silo_queue_calls_max,

@@ -157,12 +157,10 @@ class CallSettings(_Checked):
     call_timeout_s: Seconds = 30.0
     """The time budget of a call that states none."""
     hops_max: Annotated[int, Ge(1), Le(255)] = 4
-    """How often one call may be forwarded."""
-    retries_max: Annotated[int, Ge(0)] = 8
-    """How often the runtime sends a call again that came back without having run. One whose silo cannot be reached is
-    tried until its deadline."""
+    """How often one call may be forwarded before it goes back to its caller's silo, which tries until the deadline."""
     retry_pause_first_s: Seconds = 0.05
-    """The pause before a grain that cannot be found or placed now is tried again; doubled each time."""
+    """The pause before a grain that cannot be found or placed now, or was not where its calls went, is tried again;
+    doubled each time."""
     retry_pause_last_s: Seconds = 1.0
     """The longest such pause."""
 

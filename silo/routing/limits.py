@@ -18,7 +18,6 @@ class RoutingLimits:
     """How far, how often and how many; the host fills them in from the settings of calls and queues."""
 
     hops_max: int = 4
-    tries_max: int = 8
     resolving_calls_max: int = 1000
     """Calls that wait until one grain is found or placed."""
     resolving_bytes_max: int = 64 * 1024 * 1024

@@ -230,7 +230,7 @@ class Resolver:
         if self._lacks_room(call, sought):
             sought.drop_overdue()
         limit = self._lacks_room(call, sought)
-        if not limit or call.hops > 0:
+        if not limit or call.hops > 0 or call.tries > 0:
             return None
         return Overloaded(f"{len(sought.calls)} calls wait until {call.grain} is found or placed", limit)
 

@@ -31,8 +31,9 @@ from silo.routing.arrivals import Arrivals
 from silo.routing.book import CallBook
 from silo.routing.call import Answer, Call, ValueCodec
 from silo.routing.claims import Claims
+from silo.routing.comebacks import TRIES_AT_ONCE, Comebacks
 from silo.routing.forwarded_calls import ForwardedCalls, Key
-from silo.routing.limits import RoutingLimits, retry_pause_s
+from silo.routing.limits import RoutingLimits
 from silo.routing.resolution import Destination, Resolver
 from silo.routing.unreached import Unreached
 from silo.routing.waking import Chance
@@ -61,16 +62,11 @@ log = get_logger(__name__)
 HERE = "here"
 PLACING_SPARE = 256
 """How many placings whose call has ended may stay noted, beyond twice as many as there are open calls."""
-LEGS_PER_TRY = 1_024
-"""By how much the legs of a call's next try begin above: more than one try ever has, so that what is said late of the
-try before is known by it."""
 PLACING_OTHERS_MAX = 10_000
 """How many placings for callers elsewhere are noted; the oldest go first."""
 PLACING_FOLLOWED_S = 5.0
 """For how long calls of a caller elsewhere follow the one for which a grain was placed, at most: nobody here hears what
 became of it."""
-TRIES_AT_ONCE = 2
-"""How often a call that came back is sent again without a pause."""
 
 
 class LoadBook(Protocol):
@@ -123,8 +119,6 @@ class Router:
         self._rng = rng
         self._loads = loads
         self._telemetry = telemetry
-        self._paused: dict[int, tuple[Call, asyncio.TimerHandle]] = {}
-        """Calls that came back more than once, and when they are tried again."""
         self.dead: frozenset[SiloAddress] = frozenset()
         """The silos that the newest view declares dead: told before anything is done about it."""
         self._going: frozenset[SiloAddress] = frozenset()
@@ -147,7 +141,8 @@ class Router:
             send=self._tell,
             fail=book.unknown,
         )
-        self._unreached = Unreached(self._retry, limits.retry_pause_last_s)
+        self._comebacks = Comebacks(lambda call: book.lanes.again(call), limits, rng, telemetry)
+        self._unreached = Unreached(lambda call: book.lanes.again(call), limits.retry_pause_last_s)
         self._loop = asyncio.get_running_loop()
         self._resolver = Resolver(
             me,
@@ -172,6 +167,7 @@ class Router:
 
     async def close(self) -> None:
         self._unreached.close()
+        self._comebacks.close()
         await self._claims.close()
         await self._resolver.close()
 
@@ -286,7 +282,7 @@ class Router:
                 call.on_answer(call, Answer.failed(error))
                 return
             call.target = HERE
-        activation.admit(call, forced=call.hops > 0)
+        activation.admit(call, forced=call.hops > 0 or call.tries > 0)
 
     def on_forwarded_start(self, call: Call) -> None:
         """A turn of a call that was forwarded starts: later calls of its caller need not wait for it any more.
@@ -320,9 +316,8 @@ class Router:
                     call.payload(self._codec)
                     self._not_reached(call, silo, NotExecuted(f"{call.grain}: {silo} could not be reached just now"))
                     return
-            elif call.hops >= self._limits.hops_max and isinstance(call.obstacle, NotExecuted):
-                # it has not been running in circles, but was kept from a place on its way: its own silo may wait on
-                call.on_answer(call, Answer(Outcome.MOVED, error=call.obstacle))
+            elif call.hops >= self._limits.hops_max:
+                self._send_back(call)
                 return
             else:
                 self._hand_on(call, silo, entry)
@@ -348,11 +343,18 @@ class Router:
             self.book.lanes.leave(call)
             call.on_answer(call, Answer.failed(error))
 
+    def _send_back(self, call: Call) -> None:
+        """A call of another silo goes no further: that silo has it wait, and looks for the grain anew.
+
+        It may have been running in circles, or was kept from a place on its way. Either may soon be over.
+        """
+        kept_by = call.obstacle if isinstance(call.obstacle, NotExecuted) else None
+        circles = TooManyHops(f"{call.grain}: forwarded {self._limits.hops_max} times; its silo keeps changing")
+        call.on_answer(call, Answer(Outcome.MOVED, error=kept_by or circles))
+
     def _hand_on(self, call: Call, silo: SiloAddress, entry: Entry | None) -> None:
         """A call of another silo goes further: it is that silo's business now, and the next one's."""
         call.hops += 1
-        if call.hops > self._limits.hops_max:
-            raise TooManyHops(f"{call.grain}: forwarded {self._limits.hops_max} times; its silo keeps changing")
         call.leg += 1
         self._arrivals.remove(call.origin, call.id)
         if self._telemetry is not None:
@@ -466,11 +468,11 @@ class Router:
             ):
                 why_full = self._catalog.why_full()
                 if why_full:
-                    self._again_elsewhere(call, self._unplaceable_here(call, why_full))
+                    self._comebacks.elsewhere(call, self._unplaceable_here(call, why_full))
                     return
                 activation = self._activate(call, kind, request.expected)
         if activation is None:
-            self._again(call, TooManyHops(f"{call.grain}: it moved on while it was called"))
+            self._comebacks.again(call, TooManyHops(f"{call.grain}: it moved on while it was called"))
             return
         call.hops = request.hops
         call.target = HERE
@@ -586,49 +588,21 @@ class Router:
             self.book.returned(call, reply)
             return
         if reply.outcome == Outcome.MOVED:
-            entry = self._cache.get(call.grain)
-            if entry is not None and str(entry.silo) == call.target:
-                self._cache.forget(entry)
-            if reply.payload:
-                self._again_elsewhere(call, self._codec.decode_error(reply.payload, reply.codec))
-                return
-            self._again(
-                call, TooManyHops(f"{call.grain}: its silo changed {self._limits.tries_max} times while it was called")
-            )
+            self._came_back(call, reply)
             return
         call.on_answer(call, Answer(OUTCOMES[reply.outcome], None, None, reply.payload, reply.codec, reply.entry))
 
-    def _again(self, call: Call, give_up: NotExecuted) -> None:
-        """It came back without having run: try again, a bounded number of times."""
-        if self._has_expired(call):
-            return
-        call.tries += 1
-        self._begin_legs(call)
-        if call.tries > self._limits.tries_max:
-            call.on_answer(call, Answer.failed(give_up))
-        else:  # whoever sends it back may know more than this silo does; that takes a moment to come round
-            at_once = call.tries <= TRIES_AT_ONCE
-            self._try_later(
-                call, 0.0 if at_once else retry_pause_s(call.tries - TRIES_AT_ONCE, self._limits, self._rng)
-            )
-
-    def _has_expired(self, call: Call) -> bool:
-        if call.deadline is None or self._loop.time() < call.deadline:
-            return False
-        what = f"{call.grain}.{call.method}: the deadline passed before the call was started"
-        call.on_answer(call, Answer.failed(CallExpired(what)))
-        return True
-
-    def _begin_legs(self, call: Call) -> None:
-        call.leg = (call.leg // LEGS_PER_TRY + 1) * LEGS_PER_TRY
-
-    def _again_elsewhere(self, call: Call, why: BaseException) -> None:
-        """It was kept from a place for its grain, as by a silo that is full: place it anew; that uses up no tries."""
-        if isinstance(why, SiloError):
-            call.obstacle = why
-        if not self._has_expired(call):
-            self._begin_legs(call)
-            self._try_later(call, 0.0)
+    def _came_back(self, call: Call, reply: Reply) -> None:
+        """It has not run: its grain is not where it was sent, or has no place there, or it was sent on too often."""
+        entry = self._cache.get(call.grain)
+        if entry is not None and reply.entry is None:
+            self._cache.forget(entry)  # it led nowhere, be it by way of others
+        why = self._codec.decode_error(reply.payload, reply.codec) if reply.payload else None
+        if isinstance(why, NotExecuted) and not isinstance(why, TooManyHops):
+            self._comebacks.elsewhere(call, why)
+        else:
+            changed = f"{call.grain}: its silo has changed {call.tries + 1} times while it was called"
+            self._comebacks.again(call, why if isinstance(why, TooManyHops) else TooManyHops(changed))
 
     def _not_reached(self, call: Call, silo: SiloAddress, why: NotExecuted) -> None:
         """Its silo could not be reached, and may soon be known dead: try until the deadline; that uses up no tries."""
@@ -640,9 +614,9 @@ class Router:
             self._unreached.wait(call, silo)
         elif call.tries < TRIES_AT_ONCE:
             call.tries += 1
-            self._try_later(call, 0.0)
+            self._comebacks.send(call, 0.0)
         else:
-            self._try_later(call, self._limits.retry_pause_last_s)
+            self._comebacks.send(call, self._limits.retry_pause_last_s)
 
     def _is_to_be_reached(self, silo: SiloAddress) -> bool:
         """Whether what waits for this silo would go nowhere else."""
@@ -652,20 +626,6 @@ class Router:
         """A connection to the peer is there."""
         self._claims.on_back(peer)
         self._unreached.release(peer)
-
-    def _try_later(self, call: Call, pause_s: float) -> None:
-        call.target = None
-        if self._telemetry is not None:
-            self._telemetry.retried()
-        if pause_s:
-            self._paused[call.id] = call, asyncio.get_running_loop().call_later(pause_s, self._retry, call)
-        else:
-            self.book.lanes.again(call)
-
-    def _retry(self, call: Call) -> None:
-        self._paused.pop(call.id, None)
-        if not call.answered:
-            self.book.lanes.again(call)
 
     # ----------------------------------------------------------------------------------------------------------- losses
 
@@ -742,9 +702,7 @@ class Router:
             self.forwarded.forget(view.dead)
             for call in self.book.forwarded_by(newly):
                 self._ask_for(call)
-            for call, timer in sorted(self._paused.values(), key=lambda paused: paused[0].id):
-                timer.cancel()
-                self._retry(call)
+            self._comebacks.hasten()
         self._unreached.release_all_but(self._is_to_be_reached)
 
     def _ask_for(self, call: Call) -> None:

@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> Iterator[Result]:
 
 
 def _line(result: Result) -> str:
-    outcomes = " ".join(f"{name}={count}" for name, count in result.outcomes.items())
+    outcomes = " ".join(f"{name}={count}" for name, count in (*result.outcomes.items(), *result.errors.items()))
     size = f"{result.virtual_s:.0f} s, {result.steps} steps, {result.moves} moves"
     return f"seed {result.seed} ({result.profile}): {size}, {outcomes}"
 
@@ -90,8 +90,10 @@ def _tell(result: Result) -> None:
 
 def _summary(results: list[Result], wall_s: float) -> dict[str, object]:
     outcomes: Tally[str] = Tally()
+    errors: Tally[str] = Tally(TooManyHops=0)  # said also where there is none: no call should end so
     for result in results:
         outcomes.update(result.outcomes)
+        errors.update(result.errors)
     return {
         "seeds": len(results),
         "failed": sum(1 for result in results if result.failure or result.violations),
@@ -99,6 +101,7 @@ def _summary(results: list[Result], wall_s: float) -> dict[str, object]:
         "steps": sum(result.steps for result in results),
         "calls": sum(result.calls for result in results),
         **dict(sorted(outcomes.items())),
+        **dict(sorted(errors.items())),
         "moves": sum(result.moves for result in results),
         "wall_s": round(wall_s, 1),
         "seeds_per_s": round(len(results) / wall_s, 1),

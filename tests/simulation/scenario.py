@@ -64,6 +64,8 @@ class Result:
     virtual_s: float = 0.0
     calls: int = 0
     outcomes: dict[str, int] = field(default_factory=dict[str, int])
+    errors: dict[str, int] = field(default_factory=dict[str, int])
+    """By which errors calls ended that were not answered, by name."""
     moves: int = 0
     acts: dict[str, int] = field(default_factory=dict[str, int])
     settled_s: float = SETTLE_S
@@ -104,6 +106,7 @@ def _judge(result: Result, stage: Stage) -> None:
     ended = [event for event in events if event.what is What.CALL_ENDED]
     result.calls = len(ended)
     result.outcomes = dict(sorted(Tally(event.outcome for event in ended).items()))
+    result.errors = dict(sorted(Tally(event.because.partition("(")[0] for event in ended if event.because).items()))
     result.moves = sum(1 for event in events if event.what is What.OPENED and event.because == "migration")
     if not any(event.outcome == Ended.VALUE for event in ended):
         result.violations.append(Violation("the cluster serves", "all", "no call at all was answered"))

@@ -22,7 +22,6 @@ from silo.directory.errors import (
     OutcomeUnknown,
     Overloaded,
     SiloUnavailable,
-    TooManyHops,
 )
 from silo.directory.membership import SiloStatus
 from silo.directory.turn_right import LeasedRight
@@ -544,22 +543,6 @@ async def test_a_call_runs_what_its_grain_is_where_it_runs_whatever_class_the_ca
     desk = await at(scene, "k", "a")
     assert [await silo.grain(Interface, "k").do(silo.name) for silo in silos] == ["a", "a"]
     assert await desk.listed() == ["first", "a", "b"]
-
-
-@told
-async def test_a_call_that_is_sent_back_again_and_again_fails_after_a_bounded_number_of_tries(scene: Scene) -> None:
-    await scene.start("a", "b", kinds=KINDS)
-    sent_back = 0
-
-    def send_back(call: Call, _: object) -> None:
-        nonlocal sent_back
-        sent_back += 1
-        call.on_answer(call, Answer(Outcome.MOVED))
-
-    with patch.object(scene.silo("b").runtime.router, "_place_here", send_back), pytest.raises(TooManyHops):
-        await with_hint(scene.silo("a").grain(Desk, "k"), "b").do("it")
-    assert sent_back == scene.silo("a").settings.calls.retries_max + 1
-    assert len(scene.silo("a").runtime.book.lanes) == 0
 
 
 @told
