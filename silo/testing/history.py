@@ -289,10 +289,8 @@ def stays_active(history: History, grain: str, story: Sequence[Event]) -> list[V
             continue
         anew = event.what is What.OPENED and event.because == "call"
         if anew and before is not None and not _state_is_gone(history, before, event.at):
-            text = (
-                f"{event.activation} was made at {event.at:.6f} for a call, on {event.silo}, though {before.activation}"
-            )
-            text += f" was active on {before.silo}"
+            text = f"{event.activation} was made at {event.at:.6f} for a call, on {event.silo}"
+            text += f", though {before.activation} was active on {before.silo}"
             found.append(Violation("stays active", grain, text))
         before = event
     return found
