@@ -287,13 +287,16 @@ def stays_active(history: History, grain: str, story: Sequence[Event]) -> list[V
     for event in story:
         if _is_only_told_late(history, event):
             continue
-        anew = event.what is What.OPENED and event.because == "call"
-        if anew and before is not None and not _state_is_gone(history, before, event.at):
+        if before is not None and _is_anew(event, before) and not _state_is_gone(history, before, event.at):
             text = f"{event.activation} was made at {event.at:.6f} for a call, on {event.silo}"
             text += f", though {before.activation} was active on {before.silo}"
             found.append(Violation("stays active", grain, text))
         before = event
     return found
+
+
+def _is_anew(event: Event, before: Event) -> bool:
+    return event.what is What.OPENED and event.because == "call" and event.activation != before.activation
 
 
 def _state_is_gone(history: History, last: Event, at: float) -> bool:
