@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from silo.application import Loop, run_on
 from tests.chaos.bench import Bench, Plan
 from tests.chaos.schedule import OF_WIPES, REDIS, Act, Beat
@@ -28,6 +30,7 @@ STORY = (
 """Every act but a roll, which takes too long here; and a freeze of more than three leases."""
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_no_overlap_loss_repetition_or_leak_under_kills_freezes_restarts_moves_and_a_network_that_fails(
     tmp_path: Path,
 ) -> None:

@@ -9,6 +9,9 @@ import pytest
 
 from silo.embedded import EmbeddedServer
 from tests.process.stage import LONG, Stage
+from tests.support.warm_processes import warm_processes, warm_server
+
+__all__ = ["warm_processes", "warm_server"]
 
 HERE = Path(__file__).parent
 LONG_TIMEOUT_S = 600
@@ -22,6 +25,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
             if LONG:
                 item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
+
+
+@pytest.fixture(autouse=True)
+def forked_from_a_warm_one(warm_processes: None) -> None:
+    """Silos and callers cost no imports, save in tests that are marked `fresh`."""
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ async def silo_command(*arguments: str, **environment: str) -> tuple[int, str, s
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        start_new_session=True,
     )
     try:
         async with asyncio.timeout(COMMAND_TIMEOUT_S):
@@ -53,6 +54,7 @@ async def silo_command(*arguments: str, **environment: str) -> tuple[int, str, s
     return process.returncode, output.decode(), errors.decode()
 
 
+@pytest.mark.fresh
 async def test_a_second_silo_on_an_endpoint_is_refused_before_it_touches_the_cluster(
     make_stage: Callable[..., Stage],
 ) -> None:
@@ -94,6 +96,7 @@ async def test_sigterm_lets_running_turns_end_and_answers_them(make_stage: Calla
         stage.assert_promises_kept()
 
 
+@pytest.mark.fresh
 async def test_a_second_sigterm_ends_the_silo_at_once_with_143(make_stage: Callable[..., Stage]) -> None:
     async with make_stage() as stage, stage.client() as client:
         await stage.start("silo-1", "silo-2")
@@ -110,6 +113,7 @@ async def test_a_second_sigterm_ends_the_silo_at_once_with_143(make_stage: Calla
         await asyncio.wait([running])
 
 
+@pytest.mark.fresh
 async def test_listening_beyond_loopback_needs_a_token_or_insecure(make_stage: Callable[..., Stage]) -> None:
     async with make_stage() as stage:
         arguments = ("--cluster", stage.cluster_name, "--redis", stage.redis, "--listen", "0.0.0.0:0")
@@ -140,6 +144,7 @@ async def test_a_client_without_the_right_token_is_refused_and_told_so(
             assert await client.grain(Counter, "0").read() == 0
 
 
+@pytest.mark.fresh
 async def test_a_silo_with_another_token_does_not_join(make_stage: Callable[..., Stage]) -> None:
     async with make_stage(SILO_CLUSTER_TOKEN=TOKEN) as stage, stage.client(token=TOKEN) as client:
         await stage.start("silo-1")
@@ -197,6 +202,7 @@ async def test_a_token_for_clients_calls_grains_and_moves_none(make_stage: Calla
         assert "Traceback" not in errors
 
 
+@pytest.mark.fresh
 async def test_a_silo_that_cannot_reach_redis_says_so_and_ends(make_stage: Callable[..., Stage]) -> None:
     code, output, errors = await silo_command(
         "run", GRAINS, "--redis", "redis://127.0.0.1:1", "--listen", "127.0.0.1:0", "--set", "lease.lease_s=0.5"
