@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -50,17 +51,28 @@ def explore(world: World[S], *, seconds_max: float, traced: bool = False) -> Exp
 
     Args:
         seconds_max: when to give up.
-        traced: whether to remember how each state was reached; else states are kept as hashes of 64 bits only.
+        traced: whether to remember how each state was reached; states themselves are kept as hashes of 64 bits only.
     """
+    collects = gc.isenabled()
+    gc.disable()  # states hold no cycles, and looking for some in so many took a fifth of the time
+    try:
+        return _explore(world, seconds_max, traced)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _explore(world: World[S], seconds_max: float, traced: bool) -> Exploration:
     started = time.monotonic()
     first = world.first()
     seen = {hash(first)}
-    reached: dict[S, tuple[S, str]] = {}
-    frontier, transitions, depth = [first], 0, 0
+    reached: dict[int, tuple[int, str]] = {}
+    """By the hash of a state: that of the one before it, and what has happened there."""
+    frontier, transitions, depth = [(hash(first), first)], 0, 0
     while frontier:
-        found: list[S] = []
+        found: list[tuple[int, S]] = []
         depth += 1
-        for number, state in enumerate(frontier):
+        for number, (before, state) in enumerate(frontier):
             for label, after in world.steps(state):
                 transitions += 1
                 key = hash(after)
@@ -68,11 +80,11 @@ def explore(world: World[S], *, seconds_max: float, traced: bool = False) -> Exp
                     continue
                 seen.add(key)
                 if traced:
-                    reached[after] = (state, label)
+                    reached[key] = (before, label)
                 if world.violated(after):
-                    path = _path(reached, after) if traced else (label,)
+                    path = _path(reached, key) if traced else (label,)
                     return Exploration(len(seen), transitions, depth, False, time.monotonic() - started, path)
-                found.append(after)
+                found.append((key, after))
             if number % LOOK_AT_CLOCK_EVERY == 0 and time.monotonic() - started > seconds_max:
                 return Exploration(len(seen), transitions, depth, False, time.monotonic() - started)
         frontier = found
@@ -87,9 +99,9 @@ def replay(world: World[S], *labels: str) -> list[S]:
     return states
 
 
-def _path(reached: dict[S, tuple[S, str]], state: S) -> tuple[str, ...]:
+def _path(reached: dict[int, tuple[int, str]], key: int) -> tuple[str, ...]:
     labels: list[str] = []
-    while state in reached:
-        state, label = reached[state]
+    while key in reached:
+        key, label = reached[key]
         labels.append(label)
     return tuple(reversed(labels))

@@ -11,9 +11,9 @@ again, and brings who was dead only where somebody who knows it is back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -40,6 +40,10 @@ BUCKET = bucket_of(str(GRAIN))
 SILOS = tuple(SiloAddress(f"silo-{number}:1", 1) for number in range(4))
 NEW = "new-"
 """Before the number of a silo: the life that the claim begins which it sends now, should it begin one."""
+LIVES = tuple(f"life-{number}" for number in range(1, 100))
+"""The names that lives have, in the order in which they come up."""
+SILOS_KEPT_MAX = 200_000
+"""Of how many silos it is remembered which lives they name, and what they are once these have other names."""
 Right = Literal["held", "fenced", "withheld", "told dead"]
 
 
@@ -501,22 +505,16 @@ class World:
         return self._on(state, number, Doubted(is_over=True))
 
 
-def _lives(state: State) -> Iterator[str]:
-    """All names of lives in a state, in the order in which they are to be numbered."""
-    yield state.store.life
-    for silo in state.silos:
-        yield silo.knows.life
-        yield silo.knows.over
-        yield silo.checked
-        for request in (silo.registration, silo.claim, silo.inquiry):
-            if request is not None:
-                yield from _lives_asked(request.asked)
-                if isinstance(request.answer, Standing):
-                    yield request.answer.life
-    for claim in state.late:
-        yield from _lives_asked(claim)
-    if state.kept is not None:
-        yield state.kept.life
+@lru_cache(SILOS_KEPT_MAX)
+def _lives_of(silo: Silo) -> tuple[str, ...]:
+    """All names of lives that a silo has, in the order in which they are to be numbered."""
+    lives = [silo.knows.life, silo.knows.over, silo.checked]
+    for request in (silo.registration, silo.claim, silo.inquiry):
+        if request is not None:
+            lives += _lives_asked(request.asked)
+            if isinstance(request.answer, Standing):
+                lives.append(request.answer.life)
+    return tuple(dict.fromkeys(lives))
 
 
 def _lives_asked(asked: Registration | Claim | Inquiry) -> tuple[str, ...]:
@@ -525,48 +523,57 @@ def _lives_asked(asked: Registration | Claim | Inquiry) -> tuple[str, ...]:
 
 def _renamed(state: State) -> State:
     """The same state, its lives named in the order in which they come up, so that it is known again."""
-    names: dict[str, str] = {"": ""}
-    if all(life == names.setdefault(life, f"life-{len(names)}") for life in _lives(state)):
+    lives = [state.store.life]
+    for silo in state.silos:
+        lives += _lives_of(silo)
+    for claim in state.late:
+        lives += _lives_asked(claim)
+    if state.kept is not None:
+        lives.append(state.kept.life)
+    found = tuple(dict.fromkeys(filter(None, lives)))
+    if found == LIVES[: len(found)]:
         return state
-    names = {"": ""}
+    name = _names(found)
+    return state._replace(
+        store=state.store._replace(life=name[state.store.life]),
+        silos=tuple(_silo_renamed(silo, found) for silo in state.silos),
+        late=tuple(_claim_renamed(claim, name) for claim in state.late),
+        kept=None if state.kept is None else state.kept._replace(life=name[state.kept.life]),
+    )
 
-    def name(life: str) -> str:
-        return names.setdefault(life, f"life-{len(names)}")
 
-    def known(knows: Knowledge) -> Knowledge:
-        return knows._replace(life=name(knows.life), over=name(knows.over))
+def _names(found: tuple[str, ...]) -> dict[str, str]:
+    return {"": "", **dict(zip(found, LIVES, strict=False))}
 
-    def stored(store: Store | None) -> Store | None:
-        return None if store is None else store._replace(life=name(store.life))
 
-    def standing(answer: Standing) -> Standing:
-        return msgspec.structs.replace(answer, life=name(answer.life))
+@lru_cache(SILOS_KEPT_MAX)
+def _silo_renamed(silo: Silo, found: tuple[str, ...]) -> Silo:
+    """Silos are few where states are many: the same one is met again and again."""
+    name = _names(found)
 
     def under_way(request: Request | None) -> Request | None:
         if request is None:
             return None
         asked, answer = request.asked, request.answer
-        asked = claim(asked) if isinstance(asked, Claim) else msgspec.structs.replace(asked, life=name(asked.life))
-        return Request(asked, standing(answer) if isinstance(answer, Standing) else answer)
+        if isinstance(asked, Claim):
+            asked = _claim_renamed(asked, name)
+        else:
+            asked = msgspec.structs.replace(asked, life=name[asked.life])
+        if isinstance(answer, Standing):
+            answer = msgspec.structs.replace(answer, life=name[answer.life])
+        return Request(asked, answer)
 
-    def claim(asked: Claim) -> Claim:
-        lives = {"life": name(asked.life), "over": name(asked.over), "new_life": name(asked.new_life)}
-        return msgspec.structs.replace(asked, **lives)
-
-    store = stored(state.store)
-    assert store is not None
-    silos = tuple(
-        silo._replace(
-            knows=known(silo.knows),
-            checked=name(silo.checked),
-            registration=under_way(silo.registration),
-            claim=under_way(silo.claim),
-            inquiry=under_way(silo.inquiry),
-        )
-        for silo in state.silos
+    return silo._replace(
+        knows=silo.knows._replace(life=name[silo.knows.life], over=name[silo.knows.over]),
+        checked=name[silo.checked],
+        registration=under_way(silo.registration),
+        claim=under_way(silo.claim),
+        inquiry=under_way(silo.inquiry),
     )
-    late = tuple(claim(asked) for asked in state.late)
-    return state._replace(store=store, silos=silos, late=late, kept=stored(state.kept))
+
+
+def _claim_renamed(claim: Claim, name: Mapping[str, str]) -> Claim:
+    return msgspec.structs.replace(claim, life=name[claim.life], over=name[claim.over], new_life=name[claim.new_life])
 
 
 def _with(state: State, number: int, **changes: object) -> State:
