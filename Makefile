@@ -23,7 +23,8 @@ PROVE_SEEDS ?= 10000
 PROVE_MINUTES ?= 10
 # Tests that have a long form.
 LONG_TESTS := $(addprefix tests/process/,test_migrations.py test_pauses.py test_crash.py test_crash_in_a_move.py \
-	test_restart.py test_payloads.py test_redis_outage.py test_figures_takeover.py test_figures_outage.py test_figures_loop.py)
+	test_restart.py test_payloads.py test_redis_outage.py test_figures_takeover.py test_figures_outage.py test_figures_loop.py) \
+	tests/cluster/test_lost_directory.py
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
