@@ -8,8 +8,9 @@ import uuid
 import pytest
 
 from tests.support.redis_server import own_redis_server, redis_server, redis_url
+from tests.support.warm_processes import warm_processes, warm_server
 
-__all__ = ["own_redis_server", "redis_server", "redis_url"]
+__all__ = ["own_redis_server", "redis_server", "redis_url", "warm_processes", "warm_server"]
 
 SERVER_FIXTURES = {"own_redis_server", "redis_server", "redis_url"}
 

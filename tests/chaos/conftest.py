@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.warm_processes import warm_processes, warm_server
-
-__all__ = ["warm_processes", "warm_server"]
-
 HERE = Path(__file__).parent
 
 

@@ -9,9 +9,6 @@ import pytest
 
 from silo.embedded import EmbeddedServer
 from tests.process.stage import LONG, Stage
-from tests.support.warm_processes import warm_processes, warm_server
-
-__all__ = ["warm_processes", "warm_server"]
 
 HERE = Path(__file__).parent
 LONG_TIMEOUT_S = 600

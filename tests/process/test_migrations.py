@@ -31,7 +31,7 @@ async def test_migrations_under_full_load_lose_repeat_and_reorder_nothing_and_ke
     make_stage: Callable[..., Stage],
 ) -> None:
     """Long form: 10,000 moves of 1,000 grains."""
-    grains, moves = (1_000, 10_000) if LONG else (300, 1_500)
+    grains, moves = (1_000, 10_000) if LONG else (300, 600)
     async with make_stage() as stage:
         await stage.start(*SILOS)
         for name in ("caller-1", "caller-2"):

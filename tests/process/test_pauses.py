@@ -42,7 +42,7 @@ class Shape:
     seconds: float
 
 
-TOGETHER = Shape("calls that go out together", TICK_S, 20.0 if LONG else 8.0)
+TOGETHER = Shape("calls that go out together", TICK_S, 20.0 if LONG else 5.0)
 INDEPENDENT = Shape("calls at independent moments", 0.0, 20.0)
 
 

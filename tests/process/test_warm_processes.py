@@ -77,6 +77,16 @@ async def test_they_are_children_of_ours_in_sessions_of_their_own_that_are_stopp
         assert await stage.cluster["silo-2"].stop() == 0
 
 
+async def test_a_text_is_run_as_it_would_be(warm_server: WarmServer) -> None:
+    text = "import sys\nfrom silo.cli import ExitCode\nprint(__name__, sys.argv)\nsys.exit(ExitCode.REFUSED)"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", text, "one"), stdout=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    assert process.pid in warm_server.forked
+    output, _ = await asyncio.wait_for(process.communicate(), WAIT_S)
+    assert (process.returncode, output) == (ExitCode.REFUSED, b"__main__ ['-c', 'one']\n")
+
+
 @pytest.mark.fresh
 async def test_what_is_marked_fresh_is_not_forked(warm_server: WarmServer) -> None:
     process = await asyncio.create_subprocess_exec(

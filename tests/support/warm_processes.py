@@ -26,6 +26,8 @@ from tests.support.warm_server import FAULT_HANDLER, ORDER_BYTES_MAX, PATH, UNBU
 ROOT: Final = Path(__file__).resolve().parents[2]
 FORKED: Final = ("silo", "tests.process.callers", "tests.chaos.callers")
 """The modules that a warm process is asked for."""
+IMPORTS_OURS: Final = "from silo."
+"""Likewise a text with `-c`, if it has this."""
 READ_AT_IMPORT: Final = ("PYTHON", "OTEL_", "GRPC_")
 """Beginnings of the names of variables that count before `main` does; who sets one gets a fresh process."""
 SET_LATER: Final = {PATH, UNBUFFERED, FAULT_HANDLER}
@@ -111,11 +113,12 @@ def order_of(asked: Mapping[str, Any]) -> Order | None:
     command = asked["args"]
     if isinstance(command, str | bytes | os.PathLike) or not asked["start_new_session"] or asked["pass_fds"]:
         return None
-    program, option, module, *arguments = [str(each) for each in cast("Sequence[object]", command)] + [""] * 3
+    python, option, program, *arguments = [str(each) for each in cast("Sequence[object]", command)] + [""] * 3
     environment: Mapping[str, str] = os.environ if asked["env"] is None else asked["env"]
-    if (program, option) != (sys.executable, "-m") or module not in FORKED or _early(environment) != _early(os.environ):
+    known = (option == "-m" and program in FORKED) or (option == "-c" and IMPORTS_OURS in program)
+    if python != sys.executable or not known or _early(environment) != _early(os.environ):
         return None
-    return Order(module, arguments[:-3], environment, os.fspath(asked["cwd"] or os.getcwd()))
+    return Order(option, program, arguments[:-3], environment, os.fspath(asked["cwd"] or os.getcwd()))
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:

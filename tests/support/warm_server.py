@@ -1,8 +1,9 @@
 """A warm process: it has imported what the processes of the tests begin with, and forks one of them when asked.
 
-`python -m tests.support.warm_server FD`. What it forks goes on as `python -m MODULE …` would: with arguments,
-environment, working directory, session and standard streams of its own, and it ends as a Python process does. No thread
-runs here, no event loop, and nothing of gRPC but its import: the forked share memory that nobody changes, and no more.
+`python -m tests.support.warm_server FD`. What it forks goes on as `python -m MODULE …` or `python -c TEXT …` would:
+with arguments, environment, working directory, session and standard streams of its own, and it ends as a Python process
+does. No thread runs here, no event loop, and nothing of gRPC but its import: the forked share memory that nobody
+changes, and no more.
 
 Who forks is not to be the parent. A process in between forks once more and ends; what it leaves behind falls to the
 nearest ancestor that takes in orphans, which is the asker (`tests.support.warm_processes`). So the asker waits for its
@@ -48,15 +49,19 @@ ROOT: Final = os.getcwd()
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A process to begin, as `python -m module arguments` in a session of its own."""
+    """A process to begin, in a session of its own."""
 
-    module: str
+    option: str
+    """`-m` or `-c`."""
+    program: str
+    """The module of the one, the text of the other."""
     arguments: Sequence[str]
     environment: Mapping[str, str]
     folder: str
 
     def to_bytes(self) -> bytes:
-        return json.dumps([self.module, list(self.arguments), dict(self.environment), self.folder]).encode()
+        fields = [self.option, self.program, list(self.arguments), dict(self.environment), self.folder]
+        return json.dumps(fields).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Order:
@@ -125,11 +130,13 @@ def _become(order: Order, defaults: Mapping[str, str], streams: Sequence[int]) -
     sys.stderr = open(2, "w", LINES, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115 - likewise
     if order.environment.get(FAULT_HANDLER):
         faulthandler.enable(2)
-    sys.argv[1:] = order.arguments
+    sys.argv[:] = [order.option, *order.arguments]
 
 
 if __name__ == "__main__":
     set_by_imports = warm_up()
     begun = serve(socket.socket(fileno=int(sys.argv[1])), set_by_imports)
-    if begun is not None:
-        runpy.run_module(begun.module, run_name="__main__", alter_sys=True)
+    if begun is not None and begun.option == "-m":
+        runpy.run_module(begun.program, run_name="__main__", alter_sys=True)
+    elif begun is not None:
+        exec(compile(begun.program, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - it is what -c does

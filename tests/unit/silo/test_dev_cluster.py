@@ -19,6 +19,8 @@ from silo.dev_cluster import DevCluster, ScenarioFailed, run_dev_cluster, scenar
 from silo.serving import READY
 from silo.settings import SiloSettings
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 TIMEOUT_S = 20.0
 HEAD = """
 import asyncio, os, sys
