@@ -134,9 +134,10 @@ class FileWitness(ListWitness):
 
 
 def read_events(path: Path | str) -> list[Event]:
-    """The events of all processes in the order of their common clock."""
+    """The events of all processes in the order of their common clock; a line that is being written is yet to come."""
     decoder = msgspec.json.Decoder(Event)
-    return in_order(decoder.decode(line) for line in Path(path).read_bytes().splitlines())
+    whole, _, _ = Path(path).read_bytes().rpartition(b"\n")
+    return in_order(decoder.decode(line) for line in whole.splitlines())
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:

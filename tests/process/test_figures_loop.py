@@ -84,10 +84,10 @@ async def test_a_loop_that_never_comes_back_ends_its_process_and_its_grains_are_
         burn = asyncio.create_task(caller.call(send, target="counter/stuck", deadline_s=30.0))
         began = await stage.witnessed(turn_of("counter/stuck"))
         assert began.silo == str(silo)
+        stage.witness(What.FAULT, because="silo-2 is stuck")
 
         code = await ended_with(stage.cluster["silo-2"], STUCK_AFTER_S + 10.0)
         ended_s = stage.now() - began.at
-        stage.witness(What.FAULT, because="silo-2 was stuck")
         stage.witness(What.SILO_LOST, silo=str(silo), because="stuck")
         assert code == LOOP_STUCK_EXIT_CODE
         await burn

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from silo.testing.witness import FileWitness, ListWitness, What, in_order, read_events
 
 ROOT = Path(__file__).parents[3]
@@ -46,6 +49,20 @@ def test_a_file_gives_back_what_was_told(tmp_path: Path) -> None:
     assert (sent.what, sent.grain, sent.number, sent.deadline_s) == (What.CALL_SENT, "k/ü", 3, 5.0)
     assert (ended.outcome, ended.value, ended.deadline_s) == ("value", 2**40, None)
     assert sent.at <= ended.at
+
+
+def test_a_line_that_is_still_being_written_is_yet_to_come(tmp_path: Path) -> None:
+    path = tmp_path / "witness.jsonl"
+    witness = FileWitness(path)
+    assert read_events(path) == []
+    witness(What.OPENED, number=1)
+    witness(What.OPENED, number=2)
+    witness.close()
+    path.write_bytes(path.read_bytes()[:-7])
+    assert [event.number for event in read_events(path)] == [1]
+    path.write_bytes(path.read_bytes().replace(b"opened", b"ope", 1))
+    with pytest.raises(msgspec.ValidationError):
+        read_events(path)
 
 
 def test_events_of_one_moment_stay_in_the_order_in_which_they_were_told() -> None:
