@@ -272,7 +272,9 @@ class Reassertion:
     async def _look(self, part: _Part, buckets: Collection[int]) -> None:
         """See whether the others have claimed, now that these live; and whether a life has ended unnoticed."""
         lives = self._lives
-        waiting = {bucket: life for bucket, life in lives.unsettled() if bucket in buckets}
+        unsettled = lives.unsettled()
+        here = frozenset(buckets) if unsettled else frozenset[int]()
+        waiting = {bucket: life for bucket, life in unsettled if bucket in here}
         members: tuple[SiloAddress, ...] = ()
         if waiting:
             # Read after the claim: whoever has registered anything in a life before had joined by then.
@@ -280,8 +282,8 @@ class Reassertion:
             if not view.is_recovering:
                 members = tuple(row.silo for row in view.living())
         asked = [Inquiry(bucket, life, members) for bucket, life in waiting.items()]
-        known = [bucket for bucket in lives.known() if bucket in buckets and bucket not in waiting]
-        asked += [Inquiry(bucket) for bucket in known if bucket % self._turns == part.turn]
+        turn = [bucket for bucket in buckets if bucket % self._turns == part.turn and bucket not in waiting]
+        asked += [Inquiry(bucket) for bucket in turn if lives.is_known(bucket)]
         part.turn = (part.turn + 1) % self._turns
         for inquiry, standing in zip(asked, await self._directory.inquire(asked), strict=True):
             if standing is not None:
