@@ -25,16 +25,10 @@ from silo.testing.witness import Ended, ListWitness, What
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.grains import Counter, Relay, Stage, staged, witnessed
 from tests.simulation.load import Caller
-from tests.simulation.profiles import FAULTS, Act, Beat, Profile, profile_of, script
+from tests.simulation.profiles import FAULTS, Act, Beat, Profile, Size, profile_of, script, size_of
 
-SCRIPT_S = 10.0
-"""For how long things are begun. Clients make calls until the last of them has ended."""
-AFTERMATH_S = 1.0
-"""For how long clients make calls after that."""
 SETTLE_S = 20.0
 """How long after the last fault its traces may last: a lease, its judgement, a rejoin, and the deadlines of calls."""
-SETTLE_LEAST_S = 6.0
-"""How long they are given in any case: links that were cut are resumed or given up within 5 s, and idle grains go."""
 SWEEP_S = 5.0
 """How long after `SETTLE_S` the rows of the dead may lie about."""
 LOOK_EVERY_S = 1.0
@@ -71,9 +65,9 @@ class Result:
     failure: str = ""
 
 
-def run_seed(seed: int, profile: Profile | None = None) -> Result:
+def run_seed(seed: int, profile: Profile | None = None, size: Size | None = None) -> Result:
     """Run one seed to its end; the same seed gives the same result."""
-    profile = profile or profile_of(seed)
+    profile, size = profile or profile_of(seed), size or size_of(seed)
     rng = random.Random(seed)
     result = Result(seed, profile.name)
     loop = VirtualTimeLoop(
@@ -82,7 +76,7 @@ def run_seed(seed: int, profile: Profile | None = None) -> Result:
     gc.disable()  # when it runs must not depend on what ran before
     try:
         with staged(Stage(ListWitness(loop.time))) as stage:
-            scenario = Scenario(loop, rng, stage, profile, result)
+            scenario = Scenario(loop, rng, stage, profile, size, result)
             started = loop.time()
             try:
                 loop.run_until_complete(scenario.play())
@@ -118,26 +112,27 @@ class Scenario:
     """The course of one seed."""
 
     def __init__(
-        self, loop: VirtualTimeLoop, rng: random.Random, stage: Stage, profile: Profile, result: Result
+        self, loop: VirtualTimeLoop, rng: random.Random, stage: Stage, profile: Profile, size: Size, result: Result
     ) -> None:
         self._loop = loop
         self._rng = rng
         self._stage = stage
         self._profile = profile
+        self._size = size
         self._result = result
         self._cluster = SimulatedCluster(loop, random.Random(rng.random()), stage)
-        self._keys = rng.choice((2, 5, 12))
+        self._keys = rng.choice(size.keys)
         self._flashes: list[str] = []
         self._loads: dict[SimulatedClient, tuple[Caller, asyncio.Task[None]]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     async def play(self) -> None:
         cluster, rng = self._cluster, self._rng
-        for _ in range(rng.randint(2, 4)):
+        for _ in range(rng.randint(*self._size.silos)):
             await cluster.start_silo()
-        for _ in range(rng.randint(1, 3)):
+        for _ in range(rng.randint(*self._size.clients)):
             await self._start_load()
-        await self._act_out(script(self._profile, rng, SCRIPT_S))
+        await self._act_out(script(self._profile, rng, self._size))
         await self._quieten()
         self._expect_no_row_of_the_dead()
         await self._expect_that_all_grains_answer()
@@ -351,7 +346,7 @@ class Scenario:
         cluster.heal_all()
         if not self._serving():
             await cluster.start_silo()
-        await asyncio.sleep(AFTERMATH_S)
+        await asyncio.sleep(self._size.aftermath_s)
         for caller, _ in self._loads.values():
             caller.stop()
         for _, working in self._loads.values():
@@ -362,7 +357,7 @@ class Scenario:
     async def _settle(self) -> None:
         """Wait until nothing shows any more that something was wrong, or until nothing may."""
         healed_at = self._loop.time()
-        await asyncio.sleep(SETTLE_LEAST_S)
+        await asyncio.sleep(self._size.settle_s)
         while not self._has_settled() and self._loop.time() < healed_at + SETTLE_S + SWEEP_S:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(LOOK_EVERY_S)
         self._result.settled_s = min(SETTLE_S, self._loop.time() - healed_at)
