@@ -110,7 +110,9 @@ class Lives:
         self.tell(bucket, Claimed(life, is_settled))
 
     def seen(self, bucket: int, life: str, *, is_settled: bool) -> None:
-        self.tell(bucket, Seen(life, is_settled))
+        known = self._buckets[bucket]
+        if not (known.is_settled and known.life == life):  # else it is as it was: what most looks show
+            self.tell(bucket, Seen(life, is_settled))
 
     def unsettled(self) -> list[tuple[int, str]]:
         """The buckets that wait for the claims of others, and their lives."""
