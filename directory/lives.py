@@ -40,6 +40,7 @@ class Lives:
         """Set when there is something to claim."""
         self.on_settled = on_settled
         self._buckets = [BucketSettling() for _ in range(DIRECTORY_BUCKETS)]
+        self._unsettled = set(range(DIRECTORY_BUCKETS))
         self._floors = [0] * DIRECTORY_BUCKETS
         self._out = [0] * DIRECTORY_BUCKETS
         self._draining: set[int] = set()
@@ -96,8 +97,9 @@ class Lives:
 
     def doubt(self, buckets: Iterable[int] | None = None, *, is_over: bool = False) -> None:
         """These buckets, or all, may have lost rows."""
+        doubted = Doubted(is_over)
         for bucket in range(DIRECTORY_BUCKETS) if buckets is None else buckets:
-            self.tell(bucket, Doubted(is_over))
+            self.tell(bucket, doubted)
 
     def take_claims(self) -> dict[int, str]:
         """The buckets to claim now, each with the life in it that is over; each is given out once."""
@@ -108,15 +110,23 @@ class Lives:
         self.tell(bucket, Claimed(life, is_settled))
 
     def seen(self, bucket: int, life: str, *, is_settled: bool) -> None:
-        self.tell(bucket, Seen(life, is_settled))
+        known = self._buckets[bucket]
+        if not (known.is_settled and known.life == life):  # else it is as it was: what most looks show
+            self.tell(bucket, Seen(life, is_settled))
 
     def unsettled(self) -> list[tuple[int, str]]:
         """The buckets that wait for the claims of others, and their lives."""
-        return [(bucket, each.life) for bucket, each in enumerate(self._buckets) if each.phase is Phase.CLAIMED]
+        known = [(bucket, self._buckets[bucket]) for bucket in sorted(self._unsettled)]
+        return [(bucket, each.life) for bucket, each in known if each.phase is Phase.CLAIMED]
 
     def known(self) -> list[int]:
         """The buckets of which a life is known here."""
-        return [bucket for bucket, each in enumerate(self._buckets) if each.phase in (Phase.CLAIMED, Phase.SETTLED)]
+        return [bucket for bucket in range(DIRECTORY_BUCKETS) if self.is_known(bucket)]
+
+    def is_known(self, bucket: int) -> bool:
+        """Whether a life of this bucket is known here."""
+        phase = self._buckets[bucket].phase
+        return phase is Phase.SETTLED or phase is Phase.CLAIMED
 
     def floor(self, bucket: int) -> int:
         """The highest epoch that the bucket is known to have given, in whatever life."""
@@ -127,18 +137,19 @@ class Lives:
 
     def are_settled(self, buckets: Iterable[int]) -> bool:
         """Whether all of these are."""
-        return all(self._buckets[bucket].is_settled for bucket in buckets)
+        return self._unsettled.isdisjoint(buckets) if self._unsettled else True
 
     @property
     def all_settled(self) -> bool:
         """Whether every bucket is settled."""
-        return all(each.is_settled for each in self._buckets)
+        return not self._unsettled
 
     def tell(self, bucket: int, event: Event) -> None:
         """Carry out what follows from an event."""
         for order in self._buckets[bucket].on(event):
             match order:
                 case AwaitRegistrations():
+                    self._unsettled.add(bucket)
                     if self._out[bucket]:
                         self._draining.add(bucket)
                     else:
@@ -147,6 +158,7 @@ class Lives:
                     self._claims[bucket] = over
                     self.work.set()
                 case Open():
+                    self._unsettled.discard(bucket)
                     waiting, self._settled = self._settled, None
                     if waiting is not None and not waiting.done():
                         waiting.set_result(None)

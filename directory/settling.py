@@ -14,18 +14,17 @@ over: its answer counts for nothing, and what it made must not be missing from t
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 # --------------------------------------------------------------------------------------------------------------- events
 
 
-@dataclass(frozen=True, slots=True)
-class Needed:
+class Needed(msgspec.Struct, frozen=True):
     """Somebody wants to register a grain of this bucket."""
 
 
-@dataclass(frozen=True, slots=True)
-class Doubted:
+class Doubted(msgspec.Struct, frozen=True):
     """The bucket may have lost rows.
 
     Args:
@@ -36,21 +35,18 @@ class Doubted:
     is_over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(msgspec.Struct, frozen=True):
     """No registration of this silo is out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True):
     """This silo has said what it knows; the bucket has this life."""
 
     life: str
     is_settled: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """The bucket was seen to have this life."""
 
     life: str
@@ -62,13 +58,11 @@ Event = Needed | Doubted | Drained | Claimed | Seen
 # --------------------------------------------------------------------------------------------------------------- orders
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitRegistrations:
+class AwaitRegistrations(msgspec.Struct, frozen=True):
     """Say `Drained` once no registration of this silo is out; none goes out from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendClaim:
+class SendClaim(msgspec.Struct, frozen=True):
     """Claim all that this silo serves in the bucket, and say `Claimed` with what comes of it.
 
     Args:
@@ -78,8 +72,7 @@ class SendClaim:
     over: str
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(msgspec.Struct, frozen=True):
     """Registrations may go out."""
 
 

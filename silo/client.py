@@ -358,6 +358,8 @@ class Client:
         if self._admin is None:
             self._admin = self._as_admin()
             await self._admin.open()
+            # Those that it begins with are the ones of its own beginning, all of which may have left by now.
+            self._admin._on_gateways(self._choice.version, self._choice.silos, ())
         return self._admin
 
     @property

@@ -114,13 +114,13 @@ class Reassertion:
                 self._lives.work.clear()
                 claims = self._lives.take_claims()
                 self._due.update(claims)
-                for bucket in range(DIRECTORY_BUCKETS):
-                    name = self._directory.part_of(bucket)
+                part_of = self._directory.part_of
+                for name in dict.fromkeys(map(part_of, range(DIRECTORY_BUCKETS))):
                     if name not in self._parts:
                         self._parts[name] = _Part(name)
                         parts.create_task(self._keep_up(self._parts[name]), name=f"claim what lies in {name!r}")
-                    elif bucket in claims:
-                        self._parts[name].work.set()
+                for name in dict.fromkeys(map(part_of, claims)):
+                    self._parts[name].work.set()
                 await _until(self._lives.work, LOOK_EVERY_S)
 
     async def _keep_up(self, part: _Part) -> None:
@@ -145,7 +145,8 @@ class Reassertion:
         del self._parts[part.name]
 
     def _buckets_of(self, part: _Part) -> list[int]:
-        return [bucket for bucket in range(DIRECTORY_BUCKETS) if self._directory.part_of(bucket) == part.name]
+        names = map(self._directory.part_of, range(DIRECTORY_BUCKETS))
+        return [bucket for bucket, name in enumerate(names) if name == part.name]
 
     # ----------------------------------------------------------------------------------------------------------- claims
 
@@ -187,9 +188,11 @@ class Reassertion:
     ) -> None:
         """Buckets with few rows, many at a time; what has been claimed is due no more."""
         for claim, standing in zip(claims, await self._directory.claim(claims), strict=True):
-            with _put_off():
+            try:
                 await self._on_standing(claim, standing, served[claim.bucket])
                 del due[claim.bucket]
+            except DirectoryUnavailable as error:
+                _tell_put_off(error)
 
     def _sweeps(self, bucket: int) -> bool:
         """Whether rows of this silo may stand there that are over: a newcomer has none."""
@@ -272,7 +275,9 @@ class Reassertion:
     async def _look(self, part: _Part, buckets: Collection[int]) -> None:
         """See whether the others have claimed, now that these live; and whether a life has ended unnoticed."""
         lives = self._lives
-        waiting = {bucket: life for bucket, life in lives.unsettled() if bucket in buckets}
+        unsettled = lives.unsettled()
+        here = frozenset(buckets) if unsettled else frozenset[int]()
+        waiting = {bucket: life for bucket, life in unsettled if bucket in here}
         members: tuple[SiloAddress, ...] = ()
         if waiting:
             # Read after the claim: whoever has registered anything in a life before had joined by then.
@@ -280,8 +285,8 @@ class Reassertion:
             if not view.is_recovering:
                 members = tuple(row.silo for row in view.living())
         asked = [Inquiry(bucket, life, members) for bucket, life in waiting.items()]
-        known = [bucket for bucket in lives.known() if bucket in buckets and bucket not in waiting]
-        asked += [Inquiry(bucket) for bucket in known if bucket % self._turns == part.turn]
+        turn = [bucket for bucket in buckets if bucket % self._turns == part.turn and bucket not in waiting]
+        asked += [Inquiry(bucket) for bucket in turn if lives.is_known(bucket)]
         part.turn = (part.turn + 1) % self._turns
         for inquiry, standing in zip(asked, await self._directory.inquire(asked), strict=True):
             if standing is not None:
@@ -316,4 +321,8 @@ def _put_off() -> Generator[None]:
     try:
         yield
     except DirectoryUnavailable as error:
-        log.debug("reassertion.put_off", why=str(error))
+        _tell_put_off(error)
+
+
+def _tell_put_off(error: DirectoryUnavailable) -> None:
+    log.debug("reassertion.put_off", why=str(error))

@@ -221,7 +221,8 @@ class Carrier:
                 raise _Ended(Ending(f"unreadable message: {error}", RefusalCode.BROKEN)) from None
             if type(message) is Batch:
                 self._take_in(message, len(body))
-                await asyncio.sleep(0)  # who was answered goes on first: what follows here takes a while
+                if message.frames:
+                    await asyncio.sleep(0)  # who was answered goes on first: what follows here takes a while
                 self._note(message)
             elif isinstance(message, Goodbye):
                 self._part(message)

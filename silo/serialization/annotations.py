@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from silo.class_checks import BASE
 from silo.serialization.shapes import is_named_tuple
 
 if sys.version_info >= (3, 14):
@@ -81,6 +82,8 @@ def mentioned(target: object, localns: Mapping[str, object] | None = None) -> Me
     _follow_hints(target, local_names, mentions)
     if isinstance(target, type):
         for base in target.__mro__[:-1]:
+            if BASE in vars(base):
+                continue  # what a grain asks of the runtime never travels
             for name, member in vars(base).items():
                 if not name.startswith("_") and inspect.isfunction(member):
                     _follow_hints(member, local_names, mentions)

@@ -161,7 +161,7 @@ def put_away(task: asyncio.Task[Any]) -> None:
             coroutine.close()
         except RuntimeError:  # it waits in a `finally` block: close it there too
             continue
-        except (Exception, asyncio.CancelledError):  # its node is gone, or the run is over: nobody is left to be told
+        except (Exception, asyncio.CancelledError, BaseExceptionGroup):  # nobody is left to be told: its node is gone
             return
         return
 

@@ -141,12 +141,17 @@ class Wire:
             self._writable.wake()
         return item
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a writer has to wait for the reader."""
+        network = self._network
+        return (
+            self._bytes >= network.window_bytes or self._messages >= network.window_messages
+        ) and not self.opposite.ended
+
     async def room(self) -> None:
         """Wait until there is room for another message, or nobody to read it."""
-        network = self._network
-        while (
-            self._bytes >= network.window_bytes or self._messages >= network.window_messages
-        ) and not self.opposite.ended:
+        while self.is_full:
             await self._writable.wait()
 
     def close_reading(self, because: str) -> None:
@@ -184,11 +189,14 @@ class MemoryConnection:
         return None if isinstance(item, Finished) else item
 
     async def write(self, body: bytes) -> None:
-        await self._out.room()
+        out = self._out
+        if out.is_full:
+            await out.room()
         self._check_open()
-        self._out.put(body)
-        await self._out.room()
-        self._check_open()
+        out.put(body)
+        if out.is_full:
+            await out.room()
+            self._check_open()
 
     def _check_open(self) -> None:
         if self._closed:

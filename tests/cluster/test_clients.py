@@ -10,6 +10,7 @@ import pytest
 from silo import gateway_choice
 from silo.client import Client
 from silo.directory.errors import Closed, InvalidSettings, NoGateway, NotExecuted, OutcomeUnknown
+from silo.migration.outcome import MoveStatus
 from silo.reference import with_hint, with_timeout
 from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Ledger
@@ -168,6 +169,21 @@ async def test_clients_of_gateway_addresses_alone_learn_of_the_other_gateways(cl
     async with client:
         assert await client.grain(Ledger, "k").write("x") == 1
         await cluster.seen(lambda: len(client.endpoints) == 3)
+
+
+async def test_a_client_orders_moves_though_all_that_it_began_with_have_left(cluster: Cluster) -> None:
+    a, _ = await cluster.start("a", "b", kinds=(Ledger,))
+    client = cluster.unopened_client(only=a.endpoint)
+    async with client:
+        ledger = client.grain(Ledger, "k")
+        await ledger.write("x")
+        await cluster.seen(lambda: len(client.endpoints) == 2)
+        await cluster.stop("a")
+        await cluster.start("c", kinds=(Ledger,))
+        await ledger.write("y")
+        async with asyncio.timeout(10.0):
+            moved = [await client.migrate(ledger, to=to) for to in ("b", "c")]
+    assert moved[1].status is MoveStatus.MOVED, moved
 
 
 @pytest.mark.parametrize("gateway", ["somewhere", "host:port", ":7000", ""])

@@ -20,6 +20,8 @@ from tests.simulation.runs import run_one
 from tests.simulation.scenario import Result
 
 VIOLATIONS_SHOWN = 10
+CHUNK_SEEDS = 4
+"""How many seeds a process takes at a time."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,13 +69,13 @@ def _run(options: argparse.Namespace) -> Iterator[Result]:
             yield from map(one, seeds)
         return
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), initializer=be_quiet) as pool:
-        yield from pool.map(one, seeds)
+        yield from pool.map(one, seeds, chunksize=CHUNK_SEEDS)
 
 
 def _line(result: Result) -> str:
     outcomes = " ".join(f"{name}={count}" for name, count in (*result.outcomes.items(), *result.errors.items()))
     size = f"{result.virtual_s:.0f} s, {result.steps} steps, {result.moves} moves"
-    return f"seed {result.seed} ({result.profile}): {size}, {outcomes}"
+    return f"seed {result.seed} ({result.profile}, {result.size}): {size}, {outcomes}"
 
 
 def _tell(result: Result) -> None:

@@ -11,24 +11,34 @@ from silo.client import Client
 from silo.reference import with_timeout
 from tests.simulation.grains import Counter, Relay, witnessed
 
-WORKERS = 4
 BURST_MAX = 6
+PRESS_S = 0.02
+"""Within this of an order to move a grain it is called: moves take about as long."""
 
 
 class Caller:
     """One client and its workers. All of it runs in the client's own node.
 
     Args:
+        workers: how many make calls at a time.
         keys: how many counters there are.
         deadlines_s: the deadlines to choose from.
     """
 
     def __init__(
-        self, client: Client, name: str, rng: random.Random, *, keys: int, deadlines_s: tuple[float, ...]
+        self,
+        client: Client,
+        name: str,
+        rng: random.Random,
+        *,
+        workers: int,
+        keys: int,
+        deadlines_s: tuple[float, ...],
     ) -> None:
         self._client = client
         self._name = name
         self._rng = rng
+        self._workers = workers
         self._keys = keys
         self._deadlines_s = deadlines_s
         self._is_stopping = False
@@ -40,7 +50,7 @@ class Caller:
     async def work(self) -> None:
         """Make calls until told to stop, and wait until all have ended."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(WORKERS):
+            for _ in range(self._workers):
                 group.create_task(self._worker())
 
     async def _worker(self) -> None:
@@ -64,9 +74,21 @@ class Caller:
                 counter = with_timeout(self._client.grain(Counter, key), deadline_s)
                 group.create_task(self._call(counter.increment, f"counter/{key}", deadline_s))
 
+    async def press(self, keys: Sequence[str]) -> None:
+        """Bursts of calls to these counters, each about now: while they move, say."""
+        async with asyncio.TaskGroup() as group:
+            for key in keys:
+                group.create_task(self._burst_soon(key))
+
+    async def _burst_soon(self, key: str) -> None:
+        await asyncio.sleep(self._rng.uniform(0.0, PRESS_S))
+        await self._burst_of(key, self._rng.choice(self._deadlines_s))
+
     async def _burst(self) -> None:
+        await self._burst_of(*self._pick())
+
+    async def _burst_of(self, key: str, deadline_s: float) -> None:
         """Calls to one counter at once: they run in this order."""
-        key, deadline_s = self._pick()
         counter = with_timeout(self._client.grain(Counter, key), deadline_s)
         async with asyncio.TaskGroup() as group:
             for _ in range(self._rng.randint(1, BURST_MAX)):

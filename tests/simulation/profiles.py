@@ -83,6 +83,42 @@ PROFILES = (
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """How large a world is, and how long it lasts."""
+
+    name: str
+    silos: tuple[int, int]
+    """How many there are at first: the least, and the most."""
+    clients: tuple[int, int]
+    workers: int
+    """How many calls, or bursts of them, each client makes at a time."""
+    keys: tuple[int, ...]
+    """How many grains of each kind there may be."""
+    begins_s: float
+    """When the first thing may befall it."""
+    script_s: float
+    """For how long things are begun. Clients make calls until the last of them has ended."""
+    haste: float
+    """By how much things follow each other faster than their profile says."""
+    aftermath_s: float
+    """For how long clients make calls after that."""
+    settle_s: float
+    """How long the traces of it all are given to go, at least."""
+
+
+SHORT = Size("short", (2, 3), (1, 2), 2, (1, 2, 5), 0.2, 1.2, 4.0, 0.1, 0.5)
+"""Few silos and few grains to which much happens at once: what is not found there costs less than half of a long world.
+
+Planted faults are found by as much processor time or less than in the worlds of ten busy seconds that all seeds had
+before, whose silos and grains were more and whose callers were twice as many: see ARCHITECTURE.
+"""
+LONG = Size("long", (2, 4), (1, 2), 2, (2, 5, 12), 1.0, 10.0, 1.0, 1.0, 6.0)
+"""Time for what is slow: leases that end, links that are resumed, grains that are idle, sweeps."""
+LONG_EVERY = 6
+"""One in so many seeds of each profile has a long world."""
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """One line of a script."""
 
@@ -95,10 +131,15 @@ def profile_of(seed: int) -> Profile:
     return PROFILES[seed % len(PROFILES)]
 
 
-def script(profile: Profile, rng: random.Random, lasts_s: float) -> list[Beat]:
+def size_of(seed: int) -> Size:
+    """So do the worlds of each profile."""
+    return LONG if seed // len(PROFILES) % LONG_EVERY == LONG_EVERY - 1 else SHORT
+
+
+def script(profile: Profile, rng: random.Random, size: Size) -> list[Beat]:
     """What happens when, within the time that the load lasts."""
     beats: list[Beat] = []
-    at_s = 1.0
-    while (at_s := at_s + rng.uniform(*profile.every_s)) < lasts_s:
+    at_s = size.begins_s
+    while (at_s := at_s + rng.uniform(*profile.every_s) / size.haste) < size.script_s:
         beats.append(Beat(at_s, rng.choice(profile.acts)))
     return beats

@@ -25,16 +25,10 @@ from silo.testing.witness import Ended, ListWitness, What
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.grains import Counter, Relay, Stage, staged, witnessed
 from tests.simulation.load import Caller
-from tests.simulation.profiles import FAULTS, Act, Beat, Profile, profile_of, script
+from tests.simulation.profiles import FAULTS, Act, Beat, Profile, Size, profile_of, script, size_of
 
-SCRIPT_S = 10.0
-"""For how long things are begun. Clients make calls until the last of them has ended."""
-AFTERMATH_S = 1.0
-"""For how long clients make calls after that."""
 SETTLE_S = 20.0
 """How long after the last fault its traces may last: a lease, its judgement, a rejoin, and the deadlines of calls."""
-SETTLE_LEAST_S = 6.0
-"""How long they are given in any case: links that were cut are resumed or given up within 5 s, and idle grains go."""
 SWEEP_S = 5.0
 """How long after `SETTLE_S` the rows of the dead may lie about."""
 LOOK_EVERY_S = 1.0
@@ -58,6 +52,7 @@ class Result:
 
     seed: int
     profile: str
+    size: str
     violations: list[Violation] = field(default_factory=list[Violation])
     trace: int = 0
     steps: int = 0
@@ -73,18 +68,18 @@ class Result:
     failure: str = ""
 
 
-def run_seed(seed: int, profile: Profile | None = None) -> Result:
+def run_seed(seed: int, profile: Profile | None = None, size: Size | None = None) -> Result:
     """Run one seed to its end; the same seed gives the same result."""
-    profile = profile or profile_of(seed)
+    profile, size = profile or profile_of(seed), size or size_of(seed)
     rng = random.Random(seed)
-    result = Result(seed, profile.name)
+    result = Result(seed, profile.name, size.name)
     loop = VirtualTimeLoop(
         random.Random(rng.random()), start_s=rng.uniform(0, 100_000), step_s=STEP_S, seconds_max=VIRTUAL_S_MAX
     )
     gc.disable()  # when it runs must not depend on what ran before
     try:
         with staged(Stage(ListWitness(loop.time))) as stage:
-            scenario = Scenario(loop, rng, stage, profile, result)
+            scenario = Scenario(loop, rng, stage, profile, size, result)
             started = loop.time()
             try:
                 loop.run_until_complete(scenario.play())
@@ -121,26 +116,27 @@ class Scenario:
     """The course of one seed."""
 
     def __init__(
-        self, loop: VirtualTimeLoop, rng: random.Random, stage: Stage, profile: Profile, result: Result
+        self, loop: VirtualTimeLoop, rng: random.Random, stage: Stage, profile: Profile, size: Size, result: Result
     ) -> None:
         self._loop = loop
         self._rng = rng
         self._stage = stage
         self._profile = profile
+        self._size = size
         self._result = result
         self._cluster = SimulatedCluster(loop, random.Random(rng.random()), stage)
-        self._keys = rng.choice((2, 5, 12))
+        self._keys = rng.choice(size.keys)
         self._flashes: list[str] = []
         self._loads: dict[SimulatedClient, tuple[Caller, asyncio.Task[None]]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     async def play(self) -> None:
         cluster, rng = self._cluster, self._rng
-        for _ in range(rng.randint(2, 4)):
+        for _ in range(rng.randint(*self._size.silos)):
             await cluster.start_silo()
-        for _ in range(rng.randint(1, 3)):
+        for _ in range(rng.randint(*self._size.clients)):
             await self._start_load()
-        await self._act_out(script(self._profile, rng, SCRIPT_S))
+        await self._act_out(script(self._profile, rng, self._size))
         await self._quieten()
         self._expect_no_row_of_the_dead()
         await self._expect_that_all_grains_answer()
@@ -157,6 +153,7 @@ class Scenario:
             process.client,
             process.name,
             random.Random(self._rng.random()),
+            workers=self._size.workers,
             keys=self._keys,
             deadlines_s=DEADLINES_PLANNED_S if planned else DEADLINES_S,
         )
@@ -216,12 +213,21 @@ class Scenario:
         to = rng.choice((None, *(process.name for process in self._serving())))
         names = [(rng.choice((Counter, Counter, Relay)), str(rng.randrange(self._keys))) for _ in range(count)]
         client, silo = rng.choice(list(cluster.clients.values())), self._pick_silo()
-        if silo is None or rng.random() < 0.5:
-            grains = [client.client.grain(kind, key) for kind, key in names]
-            await client.node.run(_outcomes(client.client.migrate_many(grains, to=to)), name="move many")
-        else:
-            moves = (silo.silo.migrate(silo.silo.grain(kind, key), to=to) for kind, key in names)
-            await silo.node.run(_outcomes(*moves), name="move")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._press(sorted({key for kind, key in names if kind is Counter})))
+            if silo is None or rng.random() < 0.5:
+                grains = [client.client.grain(kind, key) for kind, key in names]
+                await client.node.run(_outcomes(client.client.migrate_many(grains, to=to)), name="move many")
+            else:
+                moves = (silo.silo.migrate(silo.silo.grain(kind, key), to=to) for kind, key in names)
+                await silo.node.run(_outcomes(*moves), name="move")
+
+    async def _press(self, keys: list[str]) -> None:
+        """Some client calls these counters while they are to move: what can go wrong then does not wait for chance."""
+        if keys and self._loads:
+            client, (caller, _) = self._rng.choice(list(self._loads.items()))
+            with contextlib.suppress(NodeKilled):
+                await client.node.run(caller.press(keys), name=f"{client.name} presses on")
 
     async def _stampede(self) -> None:
         """Whoever there is calls one new counter, all at once; and once more, by what was learnt of it."""
@@ -354,7 +360,7 @@ class Scenario:
         cluster.heal_all()
         if not self._serving():
             await cluster.start_silo()
-        await asyncio.sleep(AFTERMATH_S)
+        await asyncio.sleep(self._size.aftermath_s)
         for caller, _ in self._loads.values():
             caller.stop()
         for _, working in self._loads.values():
@@ -365,18 +371,24 @@ class Scenario:
     async def _settle(self) -> None:
         """Wait until nothing shows any more that something was wrong, or until nothing may."""
         healed_at = self._loop.time()
-        await asyncio.sleep(SETTLE_LEAST_S)
+        await asyncio.sleep(self._size.settle_s)
         while not self._has_settled() and self._loop.time() < healed_at + SETTLE_S + SWEEP_S:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(LOOK_EVERY_S)
         self._result.settled_s = min(SETTLE_S, self._loop.time() - healed_at)
 
     def _has_settled(self) -> bool:
-        """Whether all silos serve, the table says so, and no row of the directory names another."""
+        """Whether all silos serve, the table says so, and no row of the directory names another.
+
+        A directory that has lost rows may take its time to be true again; where nothing went wrong it is true at once.
+        """
         cluster = self._cluster
         living = {str(row.silo) for row in cluster.world.table.table.rows if row.status is SiloStatus.ACTIVE}
         unsettled = [row for row in cluster.world.table.table.rows if row.status in UNSETTLED]
         serving = {str(silo.address) for silo in cluster.hosts().values() if silo.runtime.membership.right.is_held()}
-        return living == serving == self._addresses() and not unsettled and not self._rows_of_the_dead()
+        if not living == serving == self._addresses() or unsettled or self._rows_of_the_dead():
+            return False
+        had_faults = any(act in FAULTS for act in self._result.acts)
+        return not (had_faults and bijection(cluster.placed_rows(), cluster.placed_activations()))
 
     def _addresses(self) -> set[str]:
         return {str(process.silo.address) for process in self._cluster.processes.values()}
@@ -393,7 +405,7 @@ class Scenario:
 
     async def _expect_that_all_grains_answer(self) -> None:
         process = await self._cluster.start_client()
-        caller = Caller(process.client, process.name, self._rng, keys=self._keys, deadlines_s=())
+        caller = Caller(process.client, process.name, self._rng, workers=0, keys=self._keys, deadlines_s=())
         await process.node.run(caller.touch_all(PATIENT_S, self._flashes), name="touch all grains")
 
     async def _stop(self) -> None:

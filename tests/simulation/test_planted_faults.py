@@ -20,7 +20,7 @@ from silo.wire.frames import Batch, Frame
 from tests.simulation.profiles import PROFILES
 from tests.simulation.scenario import run_seed
 
-SEEDS_MAX = 40
+SEEDS_MAX = 100
 """Seeds within which each planted fault must be found."""
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -8,6 +8,7 @@ import enum
 import importlib.machinery
 import sys
 import types
+import typing
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, NewType, Protocol, TypedDict, TypeVar
 
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 
 from silo.directory.errors import SerializationError
+from silo.grain import Grain
 from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry, register
 from silo.serialization.serializer import Serializer
 from tests.unit.serialization.vocabulary import Color, Pair, Player, Spot
@@ -217,6 +219,21 @@ def test_a_class_defined_anew_is_the_one_that_hints_mention_from_then_on(monkeyp
     registry = TypeRegistry()
     registry.register_annotations(Holder)
     assert registry.lookup(f"{HERE}:Inner") is anew
+
+
+def test_what_a_grain_class_mentions_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cellar(Grain):  # hints of Grain's own methods are for type checkers only, and none of its callers' business
+        async def take(self, inner: Inner) -> None: ...
+
+    def again(*_arguments: object, **_options: object) -> None:
+        pytest.fail("it was found out again")
+
+    TypeRegistry().register_annotations(Cellar)
+    with monkeypatch.context() as patch:
+        patch.setattr(typing, "get_type_hints", again)
+        registry = TypeRegistry()
+        registry.register_annotations(Cellar)
+    assert known(registry, Inner) == [True]
 
 
 def test_a_hint_for_type_checkers_only_is_named_when_it_is_missed() -> None:

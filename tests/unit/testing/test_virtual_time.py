@@ -217,6 +217,19 @@ def test_tasks_left_behind_are_put_away_without_a_word(recwarn: pytest.WarningsR
     assert not recwarn.list
 
 
+def test_putting_tasks_away_bears_task_groups() -> None:
+    async def grouped() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(0))  # with none left to wait for, it raises what ends it as a group
+            await asyncio.sleep(100)
+
+    async def main() -> None:
+        asyncio.create_task(grouped())  # noqa: RUF006 # left behind on purpose
+        await asyncio.sleep(1)
+
+    run(main, leaks_allowed=True)
+
+
 def test_putting_tasks_away_bears_finally_blocks_that_start_others(recwarn: pytest.WarningsRecorder) -> None:
     async def stubborn() -> None:
         try:
