@@ -269,8 +269,8 @@ def state_kept(history: History, grain: str, story: Sequence[Event]) -> list[Vio
                 )
             count, before = event.value, event
         elif event.what is What.TURN_ENDED and event.value is not None and not event.interleaves:
-            if before is not None and event.activation != before.activation and history.is_lost(event.silo, event.at):
-                continue  # a turn that a lost silo was still running: its effect went with its activation
+            if before is not None and event.activation != before.activation and _counts_no_more(history, event):
+                continue
             if count is not None and event.value != count + 1:
                 text = f"call {event.call} made it {event.value} where {count} was, on {event.silo}"
                 found.append(Violation("state kept", grain, text))
@@ -278,6 +278,14 @@ def state_kept(history: History, grain: str, story: Sequence[Event]) -> list[Vio
         elif event.what is What.CLOSED:
             before = event
     return found
+
+
+def _counts_no_more(history: History, ended: Event) -> bool:
+    """Whether a turn of an activation that was followed has rightly no effect: its silo was lost, or the grain had to
+    move on without it, which its caller was told."""
+    return history.is_lost(ended.silo, ended.at) or not any(
+        end.outcome == Ended.VALUE for end in history.calls[ended.call].ended
+    )
 
 
 def stays_active(history: History, grain: str, story: Sequence[Event]) -> list[Violation]:

@@ -213,14 +213,16 @@ class Scenario:
         to = rng.choice((None, *(process.name for process in self._serving())))
         names = [(rng.choice((Counter, Counter, Relay)), str(rng.randrange(self._keys))) for _ in range(count)]
         client, silo = rng.choice(list(cluster.clients.values())), self._pick_silo()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._press(sorted({key for kind, key in names if kind is Counter})))
+        pressing = asyncio.create_task(self._press(sorted({key for kind, key in names if kind is Counter})))
+        try:
             if silo is None or rng.random() < 0.5:
                 grains = [client.client.grain(kind, key) for kind, key in names]
                 await client.node.run(_outcomes(client.client.migrate_many(grains, to=to)), name="move many")
             else:
                 moves = (silo.silo.migrate(silo.silo.grain(kind, key), to=to) for kind, key in names)
                 await silo.node.run(_outcomes(*moves), name="move")
+        finally:
+            await pressing
 
     async def _press(self, keys: list[str]) -> None:
         """Some client calls these counters while they are to move: what can go wrong then does not wait for chance."""

@@ -244,6 +244,21 @@ def test_a_new_activation_without_state_is_found_where_nothing_took_the_old_one(
     assert story.violations() == ["state kept", "stays active"]
 
 
+@pytest.mark.parametrize(("outcome", "value"), [(Ended.OUTCOME_UNKNOWN, None), (Ended.VALUE, 1)])
+def test_a_turn_that_a_move_has_left_behind_counts_no_more_unless_it_is_answered(
+    story: Story, outcome: str, value: int | None
+) -> None:
+    story.opened()
+    story.sent("1")
+    story.started("1")
+    story.closed("migrating")
+    story.opened("a2", "s2", 0, "migration")
+    story.turn("2", 1, "a2", "s2")
+    story.finished("1", 1)
+    story.ended("1", value, outcome)
+    assert ("state kept" in story.violations()) == (outcome == Ended.VALUE)
+
+
 def test_state_may_die_with_the_target_of_a_move_and_with_no_other(story: Story) -> None:
     story.opened()
     story.turn("1", 1)
