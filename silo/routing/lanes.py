@@ -8,10 +8,14 @@ are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from silo.directory.addresses import GrainId
 from silo.directory.errors import Overloaded
 from silo.routing.call import Call
+
+SCATTERED: Final = ""
+"""The target of a lane whose calls are on several roads: nobody's name."""
 
 
 class Lane:
@@ -75,6 +79,11 @@ class Lanes:
         """The target of those calls of the same caller to the same grain that are out; None where none is."""
         lane = self._lanes.get((call.caller, call.grain))
         return lane.target if lane is not None and lane.out else None
+
+    def scatter(self, call: Call) -> None:
+        """The call was sent on: until all that are out are admitted, no other goes by any road."""
+        if call.lane is not None:
+            call.lane.target = SCATTERED
 
     def leave(self, call: Call) -> None:
         """The call is admitted, answered, or given up: it holds back nothing any more."""

@@ -35,6 +35,7 @@ from silo.routing.comebacks import TRIES_AT_ONCE, Comebacks
 from silo.routing.forwarded_calls import ForwardedCalls, Key
 from silo.routing.limits import RoutingLimits
 from silo.routing.resolution import Destination, Resolver
+from silo.routing.trails import Trails
 from silo.routing.unreached import Unreached
 from silo.routing.waking import Chance
 from silo.wire.frames import (
@@ -62,11 +63,6 @@ log = get_logger(__name__)
 HERE = "here"
 PLACING_SPARE = 256
 """How many placings whose call has ended may stay noted, beyond twice as many as there are open calls."""
-PLACING_OTHERS_MAX = 10_000
-"""How many placings for callers elsewhere are noted; the oldest go first."""
-PLACING_FOLLOWED_S = 5.0
-"""For how long calls of a caller elsewhere follow the one for which a grain was placed, at most: nobody here hears what
-became of it."""
 
 
 class LoadBook(Protocol):
@@ -130,8 +126,8 @@ class Router:
         self._cordoned: frozenset[SiloAddress] = frozenset()
         self._placing: dict[GrainId, tuple[Destination, int]] = {}
         """Where this silo has just sent a grain to be activated, and by which call, until that says more."""
-        self._placing_for_others: dict[tuple[str, GrainId], tuple[Destination, float]] = {}
-        """Likewise for a caller of another silo, and until when its later calls follow; the oldest first."""
+        self.trails = Trails()
+        """Where calls of other silos were sent on."""
         self._arrivals = Arrivals(limits.arrived_calls_max, limits.arrived_bytes_max)
         self.forwarded = ForwardedCalls(limits.forwarded_noted_max)
         """What is known of the calls that come here by way of other silos."""
@@ -242,21 +238,13 @@ class Router:
         del self._placing[call.grain]  # nobody will hear what became of it
         return None
 
-    def _note_placing_for_others(self, call: Call, destination: Destination) -> None:
-        now, noted, key = self._loop.time(), self._placing_for_others, (call.caller, call.grain)
-        noted.pop(key, None)
-        while noted and (len(noted) >= PLACING_OTHERS_MAX or now >= next(iter(noted.values()))[1]):
-            del noted[next(iter(noted))]
-        until = now + PLACING_FOLLOWED_S
-        noted[key] = destination, until if call.deadline is None else min(until, call.deadline)
-
     def _placing_for_others_of(self, call: Call) -> Destination | None:
         """None as well where the silo chosen is on its way out; going there in vain costs no more than a hop."""
-        destination, until = self._placing_for_others.get((call.caller, call.grain), (None, 0.0))
+        destination = self.trails.of(call, self._loop.time())
         silo = destination.place_on if destination is not None else None
-        if silo is None or self._loop.time() >= until or silo in self._going:
+        if silo is None or silo in self._going or not self._membership.view.takes_placements(silo):
             return None
-        return destination if self._membership.view.takes_placements(silo) else None
+        return destination
 
     def route_all(self, calls: Iterable[Call]) -> None:
         """Send on, in order, calls that waited for an activation which is no longer here."""
@@ -320,6 +308,9 @@ class Router:
                 self._send_back(call)
                 return
             else:
+                if call.hops == 0:
+                    place_on = silo if entry is None else None
+                    self.trails.note(call, Destination(entry, place_on, expected), self._loop.time())
                 self._hand_on(call, silo, entry)
                 flags |= Flag.FORWARDED
             if link is None:
@@ -379,9 +370,8 @@ class Router:
             else:
                 self.route(call)  # it joined while only control calls waited, for which nothing is placed
         else:
-            if destination.entry is None:
-                note = self._note_placing if call.origin is None else self._note_placing_for_others
-                note(call, destination)
+            if destination.entry is None and call.origin is None:
+                self._note_placing(call, destination)
             self._send_towards(call, destination)
 
     def _activate(self, call: Call, kind: GrainKind, expected: Entry | None) -> Activation:
@@ -429,6 +419,9 @@ class Router:
         if refusal is not None:
             call.on_answer(call, Answer.failed(refusal))
             return
+        if self.trails and call.hops == 0 and (trail := self._trail_of(call)) is not None:
+            self._send_towards(call, trail)
+            return
         activation = self._catalog.get(call.grain)
         if activation is not None and not self.is_resolving(call.grain):  # as for nearly all
             self._here(call, activation)
@@ -444,6 +437,14 @@ class Router:
         if entry is not None and entry.epoch <= request.epoch and self._catalog.get(call.grain) is None:
             self._cache.forget(entry)  # the sender went by it, and it is not true
         self.route(call)
+
+    def _trail_of(self, call: Call) -> Destination | None:
+        """Where the calls before this one were sent on from here, unless that silo is gone."""
+        destination = self.trails.of(call, self._loop.time())
+        if destination is None:
+            return None
+        silo = destination.entry.silo if destination.entry is not None else destination.place_on
+        return None if silo == self.me or silo in self.dead else destination
 
     def _may_come(self, call: Call) -> bool:
         """Whether a forwarded call may run here; it may unless it was claimed before it came."""
@@ -544,6 +545,7 @@ class Router:
                     call.leg = leg
                     call.target = str(silo)
                     call.forwarder = peer
+                    self.book.lanes.scatter(call)
             case Admitted(id=call_id):
                 call = self.book.get(call_id)
                 if call is not None:

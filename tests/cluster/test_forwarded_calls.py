@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 
 import pytest
 
+from silo.activation.activation import State
 from silo.directory.errors import NotExecuted, OutcomeUnknown, SiloUnavailable
 from silo.host import Silo
 from silo.reference import grain_id, with_hint, with_timeout
@@ -171,6 +172,40 @@ async def test_R433_a_call_that_was_claimed_is_refused_when_it_comes_late_also_w
     assert b.runtime.router.forwarded.refused_of(grain, asyncio.get_running_loop().time())[0][0] == Key(a.address, 77)
     b.runtime.router.on_request(late)
     assert await ledger.read() == ["first"]
+
+
+@simulated
+async def test_a_call_does_not_overtake_one_that_was_sent_on_before_it_though_the_grain_has_come_to_meet_it(
+    mortal: MortalCluster, stage: Stage
+) -> None:
+    """c has moved the grain back to b before the call comes there that b has sent on; the next one meets it at b."""
+    _, ledger = await moved_away(mortal)
+    b, c, network = mortal.silos["b"], mortal.silos["c"], mortal.world.network
+
+    def state_at(silo: Silo) -> State | None:
+        activation = silo.runtime.catalog.get(grain_id(ledger))
+        return activation.state if activation is not None else None
+
+    running = asyncio.create_task(c.grain(Ledger, "k").write_at("go", "there"))
+    await stage.heard("started there")
+    moving = asyncio.create_task(c.migrate(ledger, to="b"))
+    await mortal.seen(lambda: state_at(c) is State.DRAINING)
+    network.cut("b", "c", one_way=True)
+    network.cut("b", "a", one_way=True)
+    calls = [asyncio.create_task(with_timeout(ledger, 60.0).write("second"))]
+    await mortal.seen(lambda: len(b.runtime.router.trails) == 1)
+    stage.gate("go").open()
+    await running
+
+    await mortal.seen(lambda: state_at(b) is State.OPEN)
+    calls.append(asyncio.create_task(with_timeout(ledger, 60.0).write("third")))
+    await asyncio.sleep(0.1)
+    network.heal()
+    assert (await moving).moved
+    assert await asyncio.gather(*calls) == [3, 4]
+    calls = [asyncio.create_task(ledger.write(thing)) for thing in ("fourth", "fifth")]
+    assert await asyncio.gather(*calls) == [5, 6]
+    assert await ledger.read() == ["first", "there", "second", "third", "fourth", "fifth"]
 
 
 @simulated

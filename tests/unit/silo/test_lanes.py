@@ -77,6 +77,10 @@ class Crossroads:
         call.target = None
         self.lanes.again(call)
 
+    def is_sent_on(self, call: Call) -> None:
+        self.out[call.id] = call, "elsewhere"
+        self.lanes.scatter(call)
+
     def written(self, call: Call) -> None:
         self.writing.pop(call.id)()
 
@@ -112,6 +116,17 @@ def test_a_call_to_a_grain_that_has_come_here_waits_for_those_that_are_out() -> 
     world.answered(first)
     assert world.departed == [(1, "a"), (2, HERE)]
     assert len(world.lanes) == 0
+
+
+def test_no_call_goes_by_any_road_while_one_is_out_that_was_sent_on() -> None:
+    world = Crossroads()
+    first, second = world.make(), world.make()
+    world.is_sent_on(first)
+    world.make()
+    world.admitted(second)
+    assert world.order == [1, 2]
+    world.admitted(first)
+    assert world.departed[-1] == (3, "a")
 
 
 def test_callers_do_not_wait_for_each_other() -> None:
@@ -225,6 +240,11 @@ class Traffic(RuleBasedStateMachine):
     @rule(which=st.integers(0, 100))
     def is_admitted(self, which: int) -> None:
         self.world.admitted(self.some(which))
+
+    @precondition(lambda self: bool(self.world.out))
+    @rule(which=st.integers(0, 100))
+    def is_sent_on(self, which: int) -> None:
+        self.world.is_sent_on(self.some(which))
 
     @precondition(lambda self: bool(self.world.out))
     @rule(which=st.integers(0, 100))
