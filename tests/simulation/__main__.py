@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from silo.testing.logs import be_quiet, quiet
+from silo.testing.logs import quiet
 from tests.simulation.profiles import PROFILES
-from tests.simulation.runs import run_one
+from tests.simulation.runs import begin, run_one
 from tests.simulation.scenario import Result
 
 VIOLATIONS_SHOWN = 10
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> Iterator[Result]:
         with contextlib.nullcontext() if options.verbose else quiet():
             yield from map(one, seeds)
         return
-    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), initializer=be_quiet) as pool:
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), initializer=begin) as pool:
         yield from pool.map(one, seeds, chunksize=CHUNK_SEEDS)
 
 

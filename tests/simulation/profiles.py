@@ -114,7 +114,7 @@ before, whose silos and grains were more and whose callers were twice as many: s
 """
 LONG = Size("long", (2, 4), (1, 2), 2, (2, 5, 12), 1.0, 10.0, 1.0, 1.0, 6.0)
 """Time for what is slow: leases that end, links that are resumed, grains that are idle, sweeps."""
-LONG_EVERY = 6
+LONG_EVERY = 12
 """One in so many seeds of each profile has a long world."""
 
 

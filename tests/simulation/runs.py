@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+
+from silo.testing.logs import be_quiet
 from tests.simulation.profiles import PROFILES
 from tests.simulation.scenario import Result, run_seed
+
+
+def begin() -> None:
+    """In each process that runs seeds: the collector looks at what a seed has left behind, and at nothing else."""
+    be_quiet()
+    gc.collect()
+    gc.freeze()
 
 
 def run_one(seed: int, *, profile: str | None, repeat: bool) -> Result:
