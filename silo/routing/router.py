@@ -308,7 +308,7 @@ class Router:
                 self._send_back(call)
                 return
             else:
-                if call.hops == 0:
+                if call.leg == 0:
                     place_on = silo if entry is None else None
                     self.trails.note(call, Destination(entry, place_on, expected), self._loop.time())
                 self._hand_on(call, silo, entry)
@@ -419,7 +419,7 @@ class Router:
         if refusal is not None:
             call.on_answer(call, Answer.failed(refusal))
             return
-        if self.trails and call.hops == 0 and (trail := self._trail_of(call)) is not None:
+        if self.trails and call.leg == 0 and (trail := self._trail_of(call)) is not None:
             self._send_towards(call, trail)
             return
         activation = self._catalog.get(call.grain)
@@ -534,7 +534,9 @@ class Router:
                 if call is None:
                     self._arrivals.give_up(origin, call_id)
                 else:  # its caller may still want to know whether it had started
-                    expired = CallExpired(f"{call.grain}.{call.method}: the call was withdrawn before it was started")
+                    because = f": {call.obstacle}" if call.obstacle is not None else ""
+                    what = f"{call.grain}.{call.method}: the call was withdrawn before it was started{because}"
+                    expired = CallExpired(what)
                     has_not_started = self._withdraw_here(call)
                     call.on_answer(call, Answer.failed(expired if has_not_started else call.timed_out(str(self.me))))
             case Forwarded(id=call_id, to=silo, entry=entry, leg=leg):

@@ -2,8 +2,9 @@
 
 Calls of one caller to one grain run in the order in which they were made, and on roads of unlike length they would lose
 it: one that was sent on to a silo that the grain has just left comes back later than the grain itself, and by then the
-next ones are here. So they take the same way. Their caller's silo hears of it (`Forwarded`) and sends nothing more by
-that road before they are all admitted, so none but those already on their way need to.
+next ones are here. So they take the same way; not those that came back and are sent again, which are out of order
+anyway. Their caller's silo hears of it (`Forwarded`) and sends nothing more by that road before they are all admitted,
+so that none but those already on their way need to.
 """
 
 from __future__ import annotations

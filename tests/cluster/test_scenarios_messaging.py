@@ -98,7 +98,7 @@ async def test_S079_while_registrations_fail_calls_end_in_time_without_a_storm_a
     assert await old.add("second") == "second"
     outcomes = await asyncio.gather(*(ended(call) for call in calls))
     assert {type(each) for each in outcomes} <= {DirectoryUnavailable, CallExpired}
-    assert all("the server refuses writes" in str(each) for each in outcomes)
+    assert [str(each) for each in outcomes if "the server refuses writes" not in str(each)] == []
     assert loop.time() - began < 6.0
     assert "new begins" not in stage.lines
     assert asked < 100  # for a hundred calls within five seconds, all tries at all silos

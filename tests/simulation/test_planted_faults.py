@@ -17,7 +17,7 @@ from silo.routing.call import Call
 from silo.soft_state import SoftStatePart
 from silo.testing.logs import quiet
 from silo.wire.frames import Batch, Frame
-from tests.simulation.profiles import PROFILES
+from tests.simulation.profiles import LONG, PROFILES, SHORT, Size
 from tests.simulation.scenario import run_seed
 
 SEEDS_MAX = 100
@@ -107,27 +107,31 @@ def queue_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Activation, "abandon", dropped)
 
 
-PLANTED: tuple[tuple[Plant, str, str], ...] = (
-    (never_fenced, "pauses", "one activation"),
-    (last_writer_wins, "planned", "one activation"),
-    (resent_and_taken_twice, "unnoticed", "executed once"),
-    (unknown_taken_for_unsent, "crashes", "executed once"),
-    (state_left_behind, "planned", "state kept"),
-    (queue_turned_around, "moves", "order kept"),
-    (queue_dropped, "moves", "call answered"),
+PLANTED: tuple[tuple[Plant, str, Size, str], ...] = (
+    (never_fenced, "pauses", SHORT, "one activation"),
+    (last_writer_wins, "planned", SHORT, "one activation"),
+    (resent_and_taken_twice, "unnoticed", SHORT, "executed once"),
+    (unknown_taken_for_unsent, "crashes", LONG, "executed once"),
+    (state_left_behind, "planned", SHORT, "state kept"),
+    (queue_turned_around, "moves", SHORT, "order kept"),
+    (queue_dropped, "moves", SHORT, "call answered"),
 )
 
 
 @pytest.mark.parametrize(
-    ("plant", "profile", "rule"), PLANTED, ids=[f"{plant.__name__} in {profile}" for plant, profile, _rule in PLANTED]
+    ("plant", "profile", "size", "rule"),
+    PLANTED,
+    ids=[f"{plant.__name__} in {profile}" for plant, profile, _, _ in PLANTED],
 )
-def test_a_planted_fault_is_found(plant: Plant, profile: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_found(
+    plant: Plant, profile: str, size: Size, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weather = next(each for each in PROFILES if each.name == profile)
     with monkeypatch.context() as patch:
         plant(patch)
         found: set[str] = set()
         for seed in range(SEEDS_MAX):
-            found |= {violation.rule for violation in run_seed(seed, weather).violations}
+            found |= {violation.rule for violation in run_seed(seed, weather, size).violations}
             if rule in found:
                 return
     pytest.fail(f"{SEEDS_MAX} seeds did not find it, but only {sorted(found)}")
