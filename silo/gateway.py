@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from silo.caller import CallIds
-from silo.directory.addresses import SiloAddress
+from silo.directory.addresses import Entry, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.errors import Overloaded
 from silo.directory.membership import SiloStatus, View
 from silo.messaging.permissions import Role
 from silo.routing.book import CallBook, sink_of
 from silo.routing.call import Answer, Call, ValueCodec
+from silo.routing.router import HERE
 from silo.wire.frames import Cancel, Gateways, GoAway, Outcome, Reply, Request
 
 if TYPE_CHECKING:
@@ -28,10 +29,7 @@ class Gateway:
     Whoever called a grain of another gateway is told so with the answer, and calls it there from then on.
     """
 
-    def __init__(
-        self, me: SiloAddress, book: CallBook, ids: CallIds, links: Links, codec: ValueCodec, cache: DirectoryCache
-    ) -> None:
-        self._me = me
+    def __init__(self, book: CallBook, ids: CallIds, links: Links, codec: ValueCodec, cache: DirectoryCache) -> None:
         self._book = book
         self._ids = ids
         self._links = links
@@ -82,11 +80,17 @@ class Gateway:
         if call.sink is not None:
             link, call_id = sink_of(call)
             self._open.pop((link.peer.name, call_id), None)
-            if call.target is not None:  # it was not answered here
-                entry = self._cache.get(call.grain)
-                nearer = entry is not None and entry.silo != self._me and entry.silo in self._gateways
-                answer = msgspec.structs.replace(answer, entry=entry if nearer else None)
+            entry = self._served_elsewhere(call)
+            if answer.entry is not entry:
+                answer = msgspec.structs.replace(answer, entry=entry)
         self._book.answered(call, answer)
+
+    def _served_elsewhere(self, call: Call) -> Entry | None:
+        """The entry of the grain where another gateway has answered the call: what its client had better go by."""
+        if call.target is None or call.target == HERE:
+            return None
+        entry = self._cache.get(call.grain)
+        return entry if entry is not None and str(entry.silo) == call.target and entry.silo in self._gateways else None
 
     def on_cancel(self, link: Link, cancel: Cancel) -> None:
         call = self._open.pop((link.peer.name, cancel.id), None)

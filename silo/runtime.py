@@ -365,7 +365,7 @@ class Runtime:
             move=self.migrate,
         )
         self._bind = reference_binder(self.kinds, self.caller)
-        self.gateway = Gateway(self.me, self.book, ids, self.links, self.codec, self.cache)
+        self.gateway = Gateway(self.book, ids, self.links, self.codec, self.cache)
         self.storage = self._storage_parts(right)
         self.catalog.open(
             Premises(
