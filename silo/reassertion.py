@@ -23,6 +23,8 @@ from silo.directory.lives import Lives
 from silo.directory.membership import EMPTY_VIEW, Membership, View
 from silo.directory.registrar import Registrar
 from silo.logs import get_logger
+from silo.messaging.links import Links
+from silo.wire.frames import Unsettled
 
 log = get_logger(__name__)
 
@@ -48,6 +50,8 @@ class _Part:
     name: str
     work: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there is something to claim, or to find out."""
+    told: dict[int, str] = field(default_factory=dict[int, str])
+    """The life of each bucket of which the others were told last."""
     pause_s: float = ASK_PAUSE_FIRST_S
     turn: int = 0
     """Which of its lives are looked at next where nothing says that they have changed."""
@@ -74,6 +78,7 @@ class Reassertion:
         membership: Membership,
         catalog: Catalog,
         cache: DirectoryCache,
+        links: Links,
         new_life: Callable[[], str],
     ) -> None:
         self._me = me
@@ -83,6 +88,7 @@ class Reassertion:
         self._membership = membership
         self._catalog = catalog
         self._cache = cache
+        self._links = links
         self._new_life = new_life
         self._view = EMPTY_VIEW
         self._turns = DIRECTORY_BUCKETS // LOOKED_AT_ONCE
@@ -105,6 +111,13 @@ class Reassertion:
             part.pause_s = ASK_PAUSE_FIRST_S
             if not self._lives.all_settled:
                 part.work.set()
+
+    def on_frame(self, frame: Unsettled) -> None:
+        """Another silo waits for the claims of this one."""
+        if frame.run != self._view.table.run:  # taken now, these lives would be thought to be over when it changes
+            return
+        for bucket, life in frame.lives.items():
+            self._lives.seen(bucket, life, is_settled=False)
 
     async def run(self) -> None:
         """Say at once what is served here, so that buckets which are new are settled before anybody wants them."""
@@ -130,8 +143,10 @@ class Reassertion:
             try:
                 await self._claim(buckets)
                 await self._look(part, buckets)
-                settled = self._lives.are_settled(buckets)
-                pause_s = LOOK_EVERY_S if settled else part.next_pause_s()
+                if self._lives.are_settled(buckets):
+                    pause_s, part.pause_s = LOOK_EVERY_S, ASK_PAUSE_FIRST_S
+                else:
+                    pause_s = part.next_pause_s()
             except (DirectoryUnavailable, MembershipUnavailable) as error:
                 log.debug("reassertion.put_off", why=str(error))
                 pause_s = part.next_pause_s()
@@ -284,6 +299,7 @@ class Reassertion:
             view = await self._membership.refresh()
             if not view.is_recovering:
                 members = tuple(row.silo for row in view.living())
+            self._tell(part, waiting, view)
         asked = [Inquiry(bucket, life, members) for bucket, life in waiting.items()]
         turn = [bucket for bucket in buckets if bucket % self._turns == part.turn and bucket not in waiting]
         asked += [Inquiry(bucket) for bucket in turn if lives.is_known(bucket)]
@@ -293,6 +309,14 @@ class Reassertion:
                 lives.seen(inquiry.bucket, standing.life, is_settled=standing.is_settled)
         if lives.all_settled and self._confirmed != self._view.table.run:
             self._confirm()
+
+    def _tell(self, part: _Part, waiting: Mapping[int, str], view: View) -> None:
+        """Tell the others, once, of lives in which they may not have claimed: else they may look much later."""
+        news = {bucket: life for bucket, life in waiting.items() if part.told.get(bucket) != life}
+        if news:
+            part.told.update(news)
+            for row in view.others(self._me):
+                self._links.to(row.silo).send(Unsettled(view.table.run, news))
 
     def _confirm(self) -> None:
         """A silo that came back without the right goes on with what is its own: it claims once more, now that all

@@ -55,7 +55,7 @@ from silo.serialization.serializer import Serializer
 from silo.settings import SiloSettings, endpoint_of, split_endpoint
 from silo.sweeper import Sweeper
 from silo.tasks import Tasks
-from silo.wire.frames import Cancel, Frame, GoAway, Load, Reply, Request, Seek, SeekAnswer
+from silo.wire.frames import Cancel, Frame, GoAway, Load, Reply, Request, Seek, SeekAnswer, Unsettled
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -289,6 +289,7 @@ class Runtime:
             membership=self.membership,
             catalog=self.catalog,
             cache=self.cache,
+            links=self.links,
             new_life=lambda: f"{rng.getrandbits(LIFE_BITS):016x}",
         )
         moving = settings.migration
@@ -501,6 +502,8 @@ class Runtime:
                 self.router.on_going(peer)
             elif isinstance(frame, Seek | SeekAnswer):
                 self.seeking.on_frame(peer, frame)
+            elif isinstance(frame, Unsettled):
+                self.reassertion.on_frame(frame)
             elif not self.moves.on_frame(peer, frame):
                 self.router.on_frame(peer, frame)
 

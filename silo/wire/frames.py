@@ -275,6 +275,16 @@ class SeekAnswer(msgspec.Struct, array_like=True, tag=20):
     entry: Entry | None = None
 
 
+class Unsettled(msgspec.Struct, array_like=True, tag=21):
+    """To every member: these buckets have begun these lives, which are not settled before the receiver has claimed.
+
+    Under this run of the membership table: whoever knows another one claims everything anyway once it has changed.
+    """
+
+    run: str
+    lives: dict[int, str]
+
+
 Frame = (
     Request
     | Reply
@@ -296,6 +306,7 @@ Frame = (
     | Orders
     | Seek
     | SeekAnswer
+    | Unsettled
 )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -188,14 +189,17 @@ NOTICED_WITHIN_S = 20.0
 class Sleeper(Grain):
     """Takes its time to wake up."""
 
-    waking = 0
+    waking: ClassVar[Counter[str]] = Counter()
+    """By silo."""
     most = 0
+    """At a time, at one silo."""
 
     async def on_activate(self) -> None:
-        Sleeper.waking += 1
-        Sleeper.most = max(Sleeper.most, Sleeper.waking)
+        at = self.silo
+        Sleeper.waking[at] += 1
+        Sleeper.most = max(Sleeper.most, Sleeper.waking[at])
         await asyncio.sleep(WAKES_S)
-        Sleeper.waking -= 1
+        Sleeper.waking[at] -= 1
 
     async def touch(self) -> str:
         return self.key
@@ -234,7 +238,8 @@ async def late_calls(cluster: Cluster, kind: type[Sleeper] | type[Dreamer]) -> t
 
     Returns the silo where they are begun, too.
     """
-    Sleeper.waking = Sleeper.most = 0
+    Sleeper.waking.clear()
+    Sleeper.most = 0
     here, away = cluster.hosts().values()
     await here.grain(Sleeper, "first").touch()
     cluster.partition(away.name, "redis")
@@ -253,6 +258,19 @@ async def answered_in_places(cluster: Cluster, late: list[asyncio.Task[str]]) ->
     assert Sleeper.most <= CAP
     catalogs = [silo.runtime.catalog for silo in cluster.hosts().values()]
     await cluster.seen(lambda: not any(catalog.in_flight or catalog.waiting_count for catalog in catalogs))
+
+
+def test_R434_a_bucket_that_begins_another_life_is_settled_as_soon_as_one_silo_has_found_out() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = keys_in("tally", UNSETTLED, 2)
+        assert await cluster.client.grain(Tally, first).add() == 1
+        begin_another_life(cluster, UNSETTLED)
+        began = cluster.now
+        assert await cluster.client.grain(Tally, second).add() == 1
+        assert cluster.now - began < 0.5
+        await whole(cluster, 1.0)
+
+    play(story)
 
 
 def test_R434_activations_that_wait_for_an_unsettled_bucket_are_in_nobody_elses_way() -> None:

@@ -50,6 +50,7 @@ from silo.wire.frames import (
     Request,
     Seek,
     SeekAnswer,
+    Unsettled,
     Withdraw,
 )
 
@@ -110,6 +111,7 @@ FRAMES: dict[str, Frame] = {
     ),
     "seek": Seek(GRAIN),
     "seek_answer": SeekAnswer(GRAIN, ENTRY),
+    "unsettled": Unsettled("run-1", {7: "life", 255: "other"}),
 }
 MESSAGES: dict[str, Message] = {
     **{f"batch_{name}": Batch(5, 4, 3, (frame,)) for name, frame in FRAMES.items()},

@@ -21,6 +21,7 @@ from silo.directory.lives import Lives
 from silo.directory.membership import Membership, SiloInfo, SiloRow, SiloStatus, Table, View
 from silo.directory.memory_directory import MemoryDirectory
 from silo.directory.registrar import Registrar
+from silo.messaging.links import Links
 from silo.reassertion import (
     ASK_PAUSE_LAST_S,
     CLAIM_ROWS_MAX,
@@ -31,6 +32,7 @@ from silo.reassertion import (
 )
 from silo.tasks import cancelled
 from silo.testing.virtual_time import run
+from silo.wire.frames import Unsettled
 
 ME, OTHER = SiloAddress("me:7000", 1), SiloAddress("other:7000", 1)
 NOTICED_WITHIN_S = LOOK_EVERY_S * DIRECTORY_BUCKETS / LOOKED_AT_ONCE + LOOK_EVERY_S
@@ -127,6 +129,20 @@ class Members:
         self.confirmed.append(view)
 
 
+class Told:
+    """What the others are told."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[SiloAddress, Unsettled]] = []
+
+    def to(self, silo: SiloAddress) -> Told:
+        self._to = silo
+        return self
+
+    def send(self, frame: Unsettled) -> None:
+        self.sent.append((self._to, frame))
+
+
 class Scene:
     """One silo, everything around it, and another silo that claims when the test says so."""
 
@@ -136,6 +152,7 @@ class Scene:
         self.served = Served()
         self.members = Members(ME, *others)
         self.registrar = Registrar(self.directory, self.lives)
+        self.links = Told()
         self.reassertion = Reassertion(
             ME,
             directory=self.directory,
@@ -144,6 +161,7 @@ class Scene:
             membership=cast("Membership", self.members),
             catalog=cast("Catalog", self.served),
             cache=DirectoryCache(),
+            links=cast("Links", self.links),
             new_life=map(str, itertools.count()).__next__,
         )
         self.reassertion.on_view(self.members.view)
@@ -236,6 +254,45 @@ async def test_R434_nothing_is_settled_before_every_member_has_claimed_and_all_i
         assert not any(scene.lives.are_settled([bucket]) for bucket in range(100, DIRECTORY_BUCKETS))
         scene.other_claims()
         await scene.settled(2 * ASK_PAUSE_LAST_S)
+
+
+@told
+async def test_the_others_are_told_once_of_a_life_that_waits_for_them() -> None:
+    scene = Scene(OTHER)
+    scene.other_claims()
+    (entry,) = served_in(3, 1)
+    async with scene.running():
+        await scene.settled()
+        scene.links.sent.clear()
+        scene.directory.rows.lose()
+        with pytest.raises(DirectoryUnavailable):
+            await scene.registrar.register(Registration(entry.grain, ME, "a"))
+        await scene.until(lambda: scene.links.sent, 0.1)
+        life = scene.lives.life(3)
+        assert scene.links.sent == [(OTHER, Unsettled("run-1", {3: life}))]
+        await asyncio.sleep(1.0)
+        assert sum(3 in frame.lives for _, frame in scene.links.sent) == 1
+        scene.other_claims(3)
+        await scene.until(lambda: scene.lives.is_settled(entry.grain), 2 * ASK_PAUSE_LAST_S)
+
+
+@told
+async def test_a_silo_that_is_waited_for_claims_at_once_in_a_life_under_the_run_that_it_knows_and_in_no_other() -> None:
+    scene = Scene(OTHER)
+    scene.other_claims()
+    async with scene.running():
+        await scene.settled()
+        was = scene.lives.life(3)
+        scene.directory.rows.lose()
+        scene.other_claims(3)
+        life = "as the other says"
+        scene.reassertion.on_frame(Unsettled("run-2", {3: life}))
+        assert scene.lives.life(3) == was
+        assert scene.lives.are_settled([3])
+        scene.reassertion.on_frame(Unsettled("run-1", {3: life}))
+        assert not scene.lives.are_settled([3])
+        await scene.until(lambda: scene.lives.are_settled([3]), 0.1)
+        assert scene.lives.life(3) not in (was, life), "what it is told is a hint: the directory knows the life"
 
 
 @told
