@@ -401,6 +401,8 @@ class Client:
         """The source read the members."""
         dead = [row.silo for row in view.table.rows if not view.is_alive(row.silo)]
         self._choice.version = 0  # the table itself: it counts, even where it was begun anew
+        for row in view.living():
+            self._links.revive(row.silo)  # even where it was set back to before that silo's death
         self._on_gateways(view.version, [row.silo for row in view.gateways()], dead)
         if not self._choice.silos:
             self.on_trouble(f"no silo of cluster {self.cluster!r} is active")
@@ -408,7 +410,8 @@ class Client:
     async def on_endpoint(self, endpoint: str) -> bool:
         """The source knows an endpoint only: find out who is there. True if somebody is."""
         try:
-            link = await self._links.dial_gateway(endpoint)
+            # Who answers, though it was declared dead, may live by a table that was set back since; it knows better.
+            link = await self._links.dial_gateway(endpoint, even_dead=not self._choice.is_reachable)
         except HandshakeRefused as error:
             self.on_trouble(f"{endpoint} refused this client: {error}", refused=True)
             return False

@@ -125,8 +125,15 @@ class Links:
         if link is not None:
             link.end(Ending(because, RefusalCode.DEAD))
 
-    async def dial_gateway(self, endpoint: str) -> Link:
+    def revive(self, silo: SiloAddress) -> None:
+        """A silo that `end` was told of is alive by a table that was set back since: it is dialled, and accepted."""
+        self._ended_silos.pop(silo, None)
+
+    async def dial_gateway(self, endpoint: str, *, even_dead: bool = False) -> Link:
         """The link to whichever silo answers at `host:port`.
+
+        Args:
+            even_dead: whether one that `end` was told of is wanted, too, and revived if it answers.
 
         Raises:
             HandshakeRefused: it answered, and refused.
@@ -135,6 +142,8 @@ class Links:
         nonce = self._nonce()
         within_s = self._limits.greeting_timeout_s
         greeted = await self._dial(self._transport, endpoint, nonce, expects=None, last=b"", within_s=within_s)
+        if even_dead and greeted.peer.silo is not None:
+            self.revive(greeted.peer.silo)
         known = self._links.get(greeted.peer.name)
         refused = self._closing or greeted.peer.silo in self._ended_silos
         if known is not None or refused:

@@ -15,8 +15,9 @@ from silo import Grain, grain, soft_state
 from silo.directory.addresses import SiloAddress
 from silo.directory.contract import Claim, Inquiry
 from silo.directory.directory_scripts import bucket_of
+from silo.directory.errors import SiloUnavailable
 from silo.host import Silo
-from silo.reference import with_hint
+from silo.reference import with_hint, with_timeout
 from silo.settings import ActivationSettings
 from silo.testing.cluster import Cluster
 from silo.testing.simulated import run_simulated
@@ -258,6 +259,24 @@ async def answered_in_places(cluster: Cluster, late: list[asyncio.Task[str]]) ->
     assert Sleeper.most <= CAP
     catalogs = [silo.runtime.catalog for silo in cluster.hosts().values()]
     await cluster.seen(lambda: not any(catalog.in_flight or catalog.waiting_count for catalog in catalogs))
+
+
+def test_a_client_finds_a_silo_whose_death_only_it_remembers_since_the_table_was_set_back() -> None:
+    async def story(cluster: Cluster) -> None:
+        grains = await tallies(cluster)
+        survivor, killer = cluster.silos
+        set_back = cluster.redis_kept()
+        cluster.pause(survivor)
+        # When all have ended, what they were answered with or lost for has told the client of that silo's death.
+        await asyncio.gather(*(with_timeout(each, 60.0).add() for each in grains), return_exceptions=True)
+        cluster.kill(killer)
+        set_back()
+        cluster.resume(survivor)
+        with pytest.raises(SiloUnavailable):  # it went to the other one
+            await with_timeout(cluster.client.grain(Tally, "new"), 60.0).add()
+        assert await with_timeout(cluster.client.grain(Tally, "new"), 60.0).add() == 1
+
+    play(story, silos=2)
 
 
 def test_R434_a_bucket_that_begins_another_life_is_settled_as_soon_as_one_silo_has_found_out() -> None:

@@ -324,6 +324,25 @@ async def test_a_client_that_finds_another_incarnation_after_a_restart_loses_its
 
 
 @simulated
+async def test_a_silo_that_was_said_to_be_dead_is_reached_again_once_it_is_revived_or_dialled_all_the_same(
+    world: World,
+) -> None:
+    two, client = await world.silo("two"), world.client("client")
+    await client.links.dial_gateway("two:1")
+    client.links.end(two.address, "declared dead")
+    with pytest.raises(ConnectionLost):
+        await client.links.dial_gateway("two:1")
+    again = await client.links.dial_gateway("two:1", even_dead=True)
+    again.send(request(1))
+    assert await two.got_ids(1) == [1]
+    client.links.end(two.address, "declared dead")
+    assert client.links.to(two.address).ending is not None
+    client.links.revive(two.address)
+    client.links.to(two.address).send(request(2))
+    assert await two.got_ids(2) == [1, 2]
+
+
+@simulated
 async def test_a_gateway_that_refuses_or_is_not_there_is_an_error_of_the_dial(world: World) -> None:
     await world.silo("two")
     with pytest.raises(HandshakeRefused, match="token"):
