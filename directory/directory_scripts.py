@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final
 
 from silo.directory.addresses import CLUSTER_PATTERN, EPOCH_MAX, Entry, GrainId, SiloAddress, stable_hash
@@ -34,6 +35,9 @@ ROW_FORMAT: Final = "1"
 RUN_JUMP: Final = 2**24
 """What a bucket's epochs skip when Redis has a new run id: increments may have been lost with the old one."""
 
+BUCKETS_KNOWN_MAX: Final = 16_384
+"""Of how many grains the bucket is remembered: one that is activated or moved is asked for its bucket ten times."""
+
 _WORD = re.compile(r"[!-~]+")
 """Endpoints and activation ids are printable ASCII without blanks: the row's separator is a blank."""
 
@@ -42,6 +46,7 @@ class RowUnreadable(ValueError):
     """This text is no row of the format that this release reads."""
 
 
+@lru_cache(BUCKETS_KNOWN_MAX)
 def bucket_of(grain_text: str) -> int:
     """The bucket of the grain with this text form."""
     return stable_hash(grain_text) % DIRECTORY_BUCKETS

@@ -15,12 +15,13 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 import redis
 import redis.asyncio
+import redis.asyncio.connection
 import redis.asyncio.retry
 import redis.asyncio.sentinel
 import redis.cluster
@@ -205,7 +206,53 @@ def open_redis(url: str) -> RedisClient:
     pool = cast("Any", redis.asyncio.BlockingConnectionPool).from_url(
         url, max_connections=CONNECTIONS_MAX, timeout=COMMAND_TIMEOUT_S, **(options | untried)
     )
+    pool.connection_class = _WRITTEN_AT_ONCE[pool.connection_class]
     return cast("RedisClient", redis.asyncio.Redis.from_pool(pool))
+
+
+class _WrittenAtOnce(redis.asyncio.connection.AbstractConnection):
+    """A connection whose commands are packed in C, as redis-py's blocking ones are, and written without a task.
+
+    redis-py bounds a write by `wait_for`, which on Python 3.11 takes two passes of the loop, and one command takes
+    three. The bound is the same here: of `socket_timeout`.
+    """
+
+    _pack: ClassVar[Any] = cast("Any", redis.connection.HiredisRespSerializer()).pack
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        return cast("list[bytes]", self._pack(*args))
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        if not self.is_connected:
+            await self.connect_check_health(check_health=False)
+        within_s: float | None = self.socket_timeout
+        self.socket_timeout = None  # then it waits for nothing but a full buffer
+        try:
+            async with asyncio.timeout(within_s):
+                await super().send_packed_command(command, check_health)
+        except TimeoutError:
+            raise redis.exceptions.TimeoutError("Timeout writing to socket") from None
+        finally:
+            self.socket_timeout = within_s
+
+
+class _Connection(_WrittenAtOnce, redis.asyncio.Connection):
+    """By TCP."""
+
+
+class _TlsConnection(_WrittenAtOnce, redis.asyncio.SSLConnection):
+    """By TLS."""
+
+
+class _UnixConnection(_WrittenAtOnce, redis.asyncio.UnixDomainSocketConnection):
+    """By a Unix socket."""
+
+
+_WRITTEN_AT_ONCE: Final = {
+    redis.asyncio.Connection: _Connection,
+    redis.asyncio.SSLConnection: _TlsConnection,
+    redis.asyncio.UnixDomainSocketConnection: _UnixConnection,
+}
 
 
 def open_sync(url: str, timeout_s: float) -> redis.Redis:

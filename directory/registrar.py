@@ -170,7 +170,8 @@ class _Gatherer(Generic[_Question, _Answer]):
         self._grain_of = grain_of
         self._waiting: deque[_Ask[_Question, _Answer]] = deque()
         self._batches: set[asyncio.Task[None]] = set()
-        self._flush: asyncio.Handle | None = None
+        self._beginning = False
+        """Whether the last of the batches has not begun: what comes until then travels with it."""
 
     def add(
         self, question: _Question, on_taken: Callable[[_Ask[_Question, _Answer]], None] | None = None
@@ -179,15 +180,11 @@ class _Gatherer(Generic[_Question, _Answer]):
             raise Overloaded(f"{WAITING_CALLS_MAX} calls already wait for the directory", "WAITING_CALLS_MAX")
         ask = _Ask(question, on_taken)
         self._waiting.append(ask)
-        if self._flush is None and len(self._batches) < BATCHES_IN_FLIGHT_MAX:
-            self._flush = asyncio.get_running_loop().call_soon(self._send)
+        self._begin_batch()
         return ask
 
     async def close(self) -> None:
         """Refuse what waits, and let what is out come to its end; nothing is added any more."""
-        if self._flush is not None:
-            self._flush.cancel()
-            self._flush = None
         while self._waiting:
             ask = self._take()
             ask.fail(Closed("the registrar was closed before it asked the directory"))
@@ -197,14 +194,19 @@ class _Gatherer(Generic[_Question, _Answer]):
                 batch.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _send(self) -> None:
-        self._flush = None
-        while self._waiting and len(self._batches) < BATCHES_IN_FLIGHT_MAX:
-            asks = self._next_batch()
-            if asks:
-                batch = asyncio.get_running_loop().create_task(self._ask(asks), name="silo directory batch")
-                self._batches.add(batch)
-                batch.add_done_callback(self._batch_done)
+    def _begin_batch(self) -> None:
+        if self._waiting and not self._beginning and len(self._batches) < BATCHES_IN_FLIGHT_MAX:
+            self._beginning = True
+            batch = asyncio.get_running_loop().create_task(self._ask_next(), name="silo directory batch")
+            self._batches.add(batch)
+            batch.add_done_callback(self._batch_done)
+
+    async def _ask_next(self) -> None:
+        self._beginning = False
+        asks = self._next_batch()
+        self._begin_batch()  # for what is more than one batch takes
+        if asks:
+            await self._ask(asks)
 
     def _next_batch(self) -> list[_Ask[_Question, _Answer]]:
         asks: list[_Ask[_Question, _Answer]] = []
@@ -223,8 +225,7 @@ class _Gatherer(Generic[_Question, _Answer]):
 
     def _batch_done(self, batch: asyncio.Task[None]) -> None:
         self._batches.discard(batch)
-        if self._waiting and self._flush is None:
-            self._flush = asyncio.get_running_loop().call_soon(self._send)
+        self._begin_batch()
 
     async def _ask(self, asks: list[_Ask[_Question, _Answer]]) -> None:
         try:

@@ -118,10 +118,17 @@ class Narrowing:
         return next((one.reason for one in self.excluded if one.silo == silo), "it is no living silo of this view")
 
     def _reasons(self, ask: Callable[[SiloRow], str | None]) -> Mapping[SiloAddress, str]:
-        asked = ((one.silo, ask(self._rows[one.silo])) for one in self.candidates)
-        return {silo: reason for silo, reason in asked if reason is not None}
+        rows = self._rows
+        reasons: dict[SiloAddress, str] = {}
+        for one in self.candidates:
+            reason = ask(rows[one.silo])
+            if reason is not None:
+                reasons[one.silo] = reason
+        return reasons
 
     def _pass_over(self, name: str, reasons: Mapping[SiloAddress, str]) -> None:
+        if not reasons:
+            return
         if self.candidates and all(one.silo in reasons for one in self.candidates):
             reason = reasons[self.candidates[0].silo]
             self.notes.append(f"{name} was left out, since it speaks against every candidate: {reason}")

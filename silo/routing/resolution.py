@@ -390,7 +390,7 @@ class Resolver:
         if entry.silo == self._me:
             return None
         view = self._membership.view
-        if not view.is_alive(entry.silo):
+        if view.row(entry.silo) is None:
             # read after the entry: a silo that this view does not know is dead and forgotten
             view = await self._membership.refresh()
         if not view.is_alive(entry.silo):

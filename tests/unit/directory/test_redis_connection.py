@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any, cast
 
@@ -18,9 +19,11 @@ from redis.exceptions import (
     ReadOnlyError,
     ResponseError,
 )
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from silo.directory.errors import DirectoryUnavailable, InvalidSettings
 from silo.directory.redis_connection import (
+    COMMAND_TIMEOUT_S,
     TRIES_MAX,
     asked,
     error_codes,
@@ -178,3 +181,46 @@ async def test_a_connection_that_uvloop_finds_closed_is_one_that_was_lost() -> N
     finally:
         await client.aclose()
     assert len(tries) == 2
+
+
+@pytest.mark.redis
+async def test_a_command_is_sent_and_answered_without_a_task_of_its_own(redis_url: str) -> None:
+    client, loop = open_redis(redis_url), asyncio.get_running_loop()
+    made: list[object] = []
+
+    def make(_: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(coroutine)
+        return asyncio.Task(coroutine, **options)
+
+    try:
+        await client.execute_command("PING")  # it connects
+        loop.set_task_factory(make)
+        assert await client.execute_command("ECHO", "here") == b"here"
+        assert not made
+    finally:
+        loop.set_task_factory(None)
+        await client.aclose()
+
+
+async def test_a_write_that_does_not_come_to_an_end_is_given_up_in_time() -> None:
+    async def greet_and_read_no_more(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        cast("asyncio.Transport", writer.transport).pause_reading()
+        writer.write(b"+OK\r\n" * 2)  # to CLIENT SETINFO of name and version
+        await ended.wait()
+        writer.close()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_server(greet_and_read_no_more, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    client = open_redis(f"redis://{host}:{port}")
+    loop = asyncio.get_running_loop()
+    try:
+        began = loop.time()
+        with pytest.raises(RedisTimeoutError, match="writing"):
+            await client.execute_command("SET", "large", bytes(64 * 2**20))
+        assert COMMAND_TIMEOUT_S - 0.1 < loop.time() - began < COMMAND_TIMEOUT_S + 3.0
+    finally:
+        await client.aclose()
+        ended.set()
+        server.close()
+        await server.wait_closed()
