@@ -1,7 +1,7 @@
 # The doors of the project. `make check` is the one that CI goes through; `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos check check-mypy check-pyright prove prove-processes prove-clusters prove-protocols explore-handover explore-membership format format-check lint mypy pyright imports protos protos-check test test-redis simulation bench coverage clean
+.PHONY: help setup demo chaos check check-mypy check-pyright check-tests prove prove-figures prove-waits prove-clusters prove-simulation prove-handover prove-settling prove-membership explore-settling explore-handover explore-membership format format-check lint mypy pyright imports protos protos-check test test-redis simulation bench coverage clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -21,10 +21,12 @@ MINUTES ?= 2
 CHAOS_ARGS ?=
 PROVE_SEEDS ?= 10000
 PROVE_MINUTES ?= 10
-# Tests that have a long form.
-LONG_TESTS := $(addprefix tests/process/,test_migrations.py test_pauses.py test_crash.py test_crash_in_a_move.py \
-	test_restart.py test_payloads.py test_redis_outage.py test_figures_takeover.py test_figures_outage.py test_figures_loop.py) \
-	tests/cluster/test_lost_directory.py
+# Tests that have a long form: those that measure under load, and those that mostly wait.
+BUSY_TESTS := $(addprefix tests/process/,test_migrations.py test_pauses.py test_crash.py test_crash_in_a_move.py \
+	test_payloads.py test_figures_takeover.py)
+WAITING_TESTS := $(addprefix tests/process/,test_restart.py test_redis_outage.py test_figures_outage.py \
+	test_figures_loop.py) tests/cluster/test_lost_directory.py
+NICE ?=
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
@@ -49,7 +51,7 @@ bench: setup ## calls/s and latencies beside a bare echo measured in the same ru
 
 # One step of the check, with the time it took: $(call step,NAME,TARGET).
 define step
-@echo "── $(1)"; begun=$$(date +%s); if $(MAKE) --no-print-directory $(2); \
++@echo "── $(1)"; begun=$$(date +%s); if $(MAKE) --no-print-directory $(2); \
 	then echo "   $(1): ok, $$(($$(date +%s) - begun)) s"; \
 	else echo "── $(1): FAILED after $$(($$(date +%s) - begun)) s; to repeat it: make $(2)" >&2; exit 1; fi
 endef
@@ -60,39 +62,56 @@ check: setup ## format, lint, types, import contracts, generated code, all tests
 	$(call step,lint,lint)
 	$(call step,generated code,protos-check)
 	$(call step,import contracts,imports)
-	@$(MAKE) --no-print-directory --jobs 2 check-mypy check-pyright
-	$(call step,tests,test)
+	@$(MAKE) --no-print-directory --jobs 3 check-mypy check-pyright check-tests
 	$(call step,simulation,simulation)
 	@echo "── check: ok, $$(($$(date +%s) - $(CHECK_BEGUN))) s"
 
-# Side by side, as each takes one core.
+# Side by side: tests wait often enough for the types to be checked meanwhile, with what they leave.
 check-mypy: setup
 	$(call step,mypy,mypy)
 
 check-pyright: setup
 	$(call step,pyright,pyright)
 
+check-tests: setup
+	$(call step,tests,test)
+
 prove: PROVE_BEGUN := $(shell date +%s)
 prove: setup ## the long forms: processes, chaos, exploration, simulation; meant to take under 40 minutes
-	$(call step,long process tests,prove-processes)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line prove-clusters prove-protocols
+	$(call step,figures,prove-figures)
+	@$(MAKE) --no-print-directory --jobs 5 --output-sync=line prove-clusters prove-simulation prove-handover prove-settling \
+		prove-membership
 	@echo "── prove: ok, $$(($$(date +%s) - $(PROVE_BEGUN))) s"
 
 # One after the other: pauses and recoveries are measured on a machine that does nothing else.
-prove-processes: setup ## the long forms of process tests, with the figures that they print
-	@SILO_TEST_LONG=1 $(BIN)/python -m pytest -s -q $(LONG_TESTS) $(TEST_ARGS)
+prove-figures: setup ## the long forms of the process tests that keep the machine busy, with the figures that they print
+	@SILO_TEST_LONG=1 $(BIN)/python -m pytest -s -q $(BUSY_TESTS) $(TEST_ARGS)
 
-prove-clusters: setup ## the long forms of chaos and simulation
+prove-waits: setup ## the long forms of the tests that mostly wait: for outages to end, and for what comes back
+	@SILO_TEST_LONG=1 $(BIN)/python -m pytest -s -q $(WAITING_TESTS) $(TEST_ARGS)
+
+# Real processes first; beside them, with what they leave of the machine, what no waiting could spoil.
+prove-clusters: setup
+	$(call step,outages and restarts,prove-waits)
 	$(call step,chaos,chaos MINUTES=$(PROVE_MINUTES))
-	$(call step,simulation,simulation SEEDS=$(PROVE_SEEDS))
 
-# Beside the clusters, and behind them: an exploration has no figure that waiting could spoil.
-prove-protocols: setup ## the long forms of exploration
+prove-simulation: setup
+	$(call step,simulation,simulation SEEDS=$(PROVE_SEEDS) NICE=nice)
+
+prove-handover: setup
 	$(call step,handover explored,explore-handover)
+
+prove-settling: setup
+	$(call step,settling explored,explore-settling MINUTES=$(PROVE_MINUTES))
+
+prove-membership: setup
 	$(call step,membership explored,explore-membership MINUTES=$(PROVE_MINUTES))
 
 explore-handover: setup ## every state of the handover
 	@nice $(BIN)/python -m tests.exploration.handover
+
+explore-settling: setup ## what a lost directory may do to one grain, for MINUTES at most
+	@nice $(BIN)/python -m tests.exploration.settling --minutes $(MINUTES)
 
 explore-membership: setup ## every state of the lease that can be reached in MINUTES
 	@nice $(BIN)/python -m tests.exploration.membership --minutes $(MINUTES)
@@ -108,10 +127,10 @@ lint: setup ## ruff
 	@$(BIN)/ruff check .
 
 mypy: setup ## mypy, strict
-	@$(BIN)/mypy
+	@nice $(BIN)/mypy
 
 pyright: setup ## basedpyright, strict
-	@$(BIN)/basedpyright --pythonpath $(BIN)/python
+	@nice $(BIN)/basedpyright --pythonpath $(BIN)/python
 
 imports: setup ## the import contracts: what may know what
 	@$(BIN)/lint-imports --no-logo
@@ -133,7 +152,7 @@ test-redis: setup ## the Redis-facing tests alone; SILO_TEST_REDIS_SERVER names 
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal -m redis $(TEST_ARGS)
 
 simulation: setup ## whole clusters in virtual time under seeded faults; SEEDS=10000 plays more
-	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	@$(NICE) $(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 chaos: setup ## real silos and a real Redis under a seeded nemesis; MINUTES=10 lasts longer, CHAOS_ARGS='--seed 7'
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(CHAOS_ARGS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import msgspec
+
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import SiloError
 from silo.directory.lease_messages import LeaseMessage
@@ -13,63 +15,53 @@ from silo.directory.membership import ProcessIdentity, SiloInfo, SiloStatus, Tab
 # ---- events
 
 
-@dataclass(frozen=True, slots=True)
-class JoinAsked:
+class JoinAsked(msgspec.Struct, frozen=True):
     token: int
     silo: SiloAddress
     info: SiloInfo
 
 
-@dataclass(frozen=True, slots=True)
-class AdvanceAsked:
+class AdvanceAsked(msgspec.Struct, frozen=True):
     token: int
     status: SiloStatus
 
 
-@dataclass(frozen=True, slots=True)
-class CordonAsked:
+class CordonAsked(msgspec.Struct, frozen=True):
     token: int
     cordoned: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAsked:
+class ReadAsked(msgspec.Struct, frozen=True):
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class GoodbyeAsked:
+class GoodbyeAsked(msgspec.Struct, frozen=True):
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(msgspec.Struct, frozen=True):
     """The directory has confirmed what this silo serves, by the claims of all members of the table of this run."""
 
     run: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(msgspec.Struct, frozen=True):
     """The time that `wake_at` named has come; early and late ticks do no harm."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hinted:
+class Hinted(msgspec.Struct, frozen=True):
     """Somebody says that the table has this version: a reason to look, nothing more."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEnded:
+class ProcessEnded(msgspec.Struct, frozen=True):
     """The operating system says that the process of this silo has ended."""
 
     silo: SiloAddress
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True):
     """The table answered; `sent_at` was read before the request left."""
 
     request: TableRequest
@@ -77,8 +69,7 @@ class Answered:
     answer: TableAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """The table could not be asked; the request may have been carried out all the same."""
 
     request: TableRequest
@@ -86,8 +77,7 @@ class Failed:
     because: SiloError
 
 
-@dataclass(frozen=True, slots=True)
-class PeerSaid:
+class PeerSaid(msgspec.Struct, frozen=True):
     """The lease of another silo has sent this."""
 
     peer: SiloAddress
@@ -113,13 +103,11 @@ Event = (
 # ---- orders
 
 
-@dataclass(frozen=True, slots=True)
-class AskTable:
+class AskTable(msgspec.Struct, frozen=True):
     request: TableRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(msgspec.Struct, frozen=True):
     """Send this to the lease of another silo; it may be lost."""
 
     peer: SiloAddress
@@ -135,32 +123,27 @@ class HoldRight:
     """The part of it that the store has given; the rest is what others have acknowledged while it does not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResignRight:
+class ResignRight(msgspec.Struct, frozen=True):
     """No turn may start any more, for ever; `dead` where others decided so."""
 
     dead: bool
     because: str
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptView:
+class AdoptView(msgspec.Struct, frozen=True):
     view: View
 
 
-@dataclass(frozen=True, slots=True)
-class WatchProcess:
+class WatchProcess(msgspec.Struct, frozen=True):
     silo: SiloAddress
     process: ProcessIdentity
 
 
-@dataclass(frozen=True, slots=True)
-class UnwatchProcess:
+class UnwatchProcess(msgspec.Struct, frozen=True):
     silo: SiloAddress
 
 
-@dataclass(frozen=True, slots=True)
-class Conclude:
+class Conclude(msgspec.Struct, frozen=True):
     """What was asked under this token is done, or has failed for good."""
 
     token: int

@@ -20,8 +20,9 @@ with what it has: whether the target had opened, only the dead one knows, and wh
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TypeGuard
+
+import msgspec
 
 from silo.directory.addresses import Entry, SiloAddress
 from silo.migration.outcome import MoveStatus
@@ -29,44 +30,37 @@ from silo.migration.outcome import MoveStatus
 # --------------------------------------------------------------------------------------------------------------- events
 
 
-@dataclass(frozen=True, slots=True)
-class AskAnswered:
+class AskAnswered(msgspec.Struct, frozen=True):
     """The target would take the grain, or `refused` says why not."""
 
     refused: str
 
 
-@dataclass(frozen=True, slots=True)
-class Retargeted:
+class Retargeted(msgspec.Struct, frozen=True):
     """The move shall go to another silo than before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(msgspec.Struct, frozen=True):
     """No turn runs any more, and none starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deactivated:
+class Deactivated(msgspec.Struct, frozen=True):
     """`on_deactivate` has ended, well or not: its failure does not stop the move."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dehydrated:
+class Dehydrated(msgspec.Struct, frozen=True):
     """The payload is packed."""
 
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """The step under way failed for good: a participant raised, the payload is too large or does not decode."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class OfferAnswered:
+class OfferAnswered(msgspec.Struct, frozen=True):
     """The target holds the entry now, or has refused and will not take it.
 
     Args:
@@ -78,61 +72,52 @@ class OfferAnswered:
     lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(msgspec.Struct, frozen=True):
     """The step under way took longer than it may."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLost:
+class PeerLost(msgspec.Struct, frozen=True):
     """The link to the other silo is lost: what was sent may or may not have arrived."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PeerDied:
+class PeerDied(msgspec.Struct, frozen=True):
     """The other silo was declared dead: nothing that it still does takes effect."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """Somebody has looked the grain up: who holds the entry."""
 
     entry: Entry | None
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True):
     """The directory's answer to the compare-and-set: who holds the entry now, or None where the row is gone."""
 
     entry: Entry | None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetOpened:
+class TargetOpened(msgspec.Struct, frozen=True):
     """The target's last word: the grain is open there; or it could not be, and the entry is the source's again."""
 
     failed: str
     entry: Entry | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawn:
+class Withdrawn(msgspec.Struct, frozen=True):
     """The source no longer waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rehydrated:
+class Rehydrated(msgspec.Struct, frozen=True):
     """The instance stands, closed, with its state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Activated:
+class Activated(msgspec.Struct, frozen=True):
     """`on_activate` has run."""
 
 
@@ -158,85 +143,71 @@ Event = (
 # --------------------------------------------------------------------------------------------------------------- orders
 
 
-@dataclass(frozen=True, slots=True)
-class SendAsk:
+class SendAsk(msgspec.Struct, frozen=True):
     """Ask the target whether it would take the grain."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(msgspec.Struct, frozen=True):
     """Notify the grain, hold new calls, wait for the running turns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deactivate:
+class Deactivate(msgspec.Struct, frozen=True):
     """Run `on_deactivate(MIGRATING)`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dehydrate:
+class Dehydrate(msgspec.Struct, frozen=True):
     """Take the soft state out and pack it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendOffer:
+class SendOffer(msgspec.Struct, frozen=True):
     """Offer the payload to the target."""
 
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SendWithdraw:
+class SendWithdraw(msgspec.Struct, frozen=True):
     """Tell the target that the source no longer waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(msgspec.Struct, frozen=True):
     """Take the entry again under a new epoch, by compare-and-set against this one, or an empty place."""
 
     expected: Entry | None
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(msgspec.Struct, frozen=True):
     """Serve again, here, with the state as it is; `reactivate` where `on_deactivate` has run."""
 
     reactivate: bool
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(msgspec.Struct, frozen=True):
     """The grain is there now: send the held calls after it, in order."""
 
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """Let the frozen instance go."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     """The move has ended this way."""
 
     status: MoveStatus
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rehydrate:
+class Rehydrate(msgspec.Struct, frozen=True):
     """Build the instance and give it its state, closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(msgspec.Struct, frozen=True):
     """Take the entry by compare-and-set against the source's: the commit."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendOfferAnswer:
+class SendOfferAnswer(msgspec.Struct, frozen=True):
     """Tell the source that the entry is the target's now, or why it is not."""
 
     entry: Entry | None
@@ -244,31 +215,26 @@ class SendOfferAnswer:
     lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Activate:
+class Activate(msgspec.Struct, frozen=True):
     """Run `on_activate(MIGRATION)`, with its bounded retries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(msgspec.Struct, frozen=True):
     """Start turns."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendOpened:
+class SendOpened(msgspec.Struct, frozen=True):
     """Tell the source that it may let go; or that it has the entry again."""
 
     failed: str = ""
     entry: Entry | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GiveBack:
+class GiveBack(msgspec.Struct, frozen=True):
     """Write the entry back to the source by compare-and-set against one's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Discard:
+class Discard(msgspec.Struct, frozen=True):
     """Let the unopened instance go; calls that wait for it go to whoever holds the entry, or fail as not executed."""
 
     entry: Entry | None
@@ -314,8 +280,7 @@ class SourcePhase(enum.Enum):
     DONE = "done"
 
 
-@dataclass(slots=True)
-class Source:
+class Source(msgspec.Struct):
     """The source's side of one move.
 
     Args:
@@ -502,8 +467,7 @@ class TargetPhase(enum.Enum):
     DONE = "done"
 
 
-@dataclass(slots=True)
-class Target:
+class Target(msgspec.Struct):
     """The target's side of one move.
 
     Args:

@@ -12,8 +12,9 @@ with each try that has failed and with nothing else. Signals hasten the next try
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
 
 from silo.routing.limits import RoutingLimits, jittered_pause_s
 
@@ -30,13 +31,11 @@ class Chance(enum.StrEnum):
 # --------------------------------------------------------------------------------------------------------------- states
 
 
-@dataclass(frozen=True, slots=True)
-class Asleep:
+class Asleep(msgspec.Struct, frozen=True):
     """Nobody waits for the grain."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trying:
+class Trying(msgspec.Struct, frozen=True):
     """A try is under way; calls that come join it."""
 
     began: float
@@ -48,8 +47,7 @@ class Trying:
     """Whether a chance has come that this try may have missed: should it fail, the next one is made at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """The last try has failed; the next one is due later."""
 
     tried: float
@@ -70,35 +68,30 @@ State = Asleep | Trying | Waiting
 # -------------------------------------------------------------------------------------------------------------- signals
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(msgspec.Struct, frozen=True):
     """A call wants the grain."""
 
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class ChanceCame:
+class ChanceCame(msgspec.Struct, frozen=True):
     """The grain may have a place now."""
 
     why: Chance
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class TimeCame:
+class TimeCame(msgspec.Struct, frozen=True):
     """The time has come that `WakeAt` had set."""
 
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """The try has ended: the grain was found or placed, or it will not be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """The try has failed, and another one may not."""
 
     now: float
@@ -106,13 +99,11 @@ class Failed:
     """From 0 to 1: spreads the pauses of grains that failed together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deserted:
+class Deserted(msgspec.Struct, frozen=True):
     """Nobody who waits is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartedOver:
+class StartedOver(msgspec.Struct, frozen=True):
     """What failed before counts no more: an operator has said so."""
 
     now: float
@@ -123,25 +114,21 @@ Signal = Called | ChanceCame | TimeCame | Settled | Failed | Deserted | StartedO
 # --------------------------------------------------------------------------------------------------------------- orders
 
 
-@dataclass(frozen=True, slots=True)
-class Try:
+class Try(msgspec.Struct, frozen=True):
     """Make a try now; no time is set any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
+class WakeAt(msgspec.Struct, frozen=True):
     """Say `TimeCame` then, and at no other time that was set before."""
 
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class LetGo:
+class LetGo(msgspec.Struct, frozen=True):
     """Let all that wait go: where they were found to belong, or with the error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ignore:
+class Ignore(msgspec.Struct, frozen=True):
     """Do nothing, and say so."""
 
     why: str
@@ -165,9 +152,9 @@ def step(state: State, signal: Signal, limits: RoutingLimits) -> tuple[State, tu
         case Trying(), Called():
             return state, ()  # it has joined
         case Trying(), ChanceCame():
-            return replace(state, again=True), ()
+            return msgspec.structs.replace(state, again=True), ()
         case Trying(), StartedOver():
-            return replace(state, failures=0), ()
+            return msgspec.structs.replace(state, failures=0), ()
         case Trying(), Settled():
             return ASLEEP, (LetGo(),)
         case Trying(), Failed(now, chance):
@@ -210,4 +197,4 @@ def _hastened(state: Waiting, now: float, limits: RoutingLimits) -> tuple[State,
         return Trying(now, state.failures, state.due), (Try(),)
     if at >= state.due:
         return state, ()  # it is due before that
-    return replace(state, hastened=at), (WakeAt(at),)
+    return msgspec.structs.replace(state, hastened=at), (WakeAt(at),)

@@ -7,7 +7,6 @@ answer that is on its way, and what merely may, such as a crash.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any, TypeAlias
 
 import msgspec
@@ -67,7 +66,7 @@ RESULTS: dict[Work, tuple[h.Event, ...]] = {
 
 
 def values_of(core: Source | Target) -> tuple[Any, ...]:
-    return tuple(getattr(core, each.name) for each in fields(core))
+    return msgspec.structs.astuple(core)
 
 
 class Play:

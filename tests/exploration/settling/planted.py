@@ -101,8 +101,8 @@ WORLDS: Final = {
     )
 }
 """The worlds that are explored."""
-SMALL: Final = (WIPED.name, SET_BACK.name, MOVED.name, FENCED.name, REPLACED.name, TWICE.name, DIED.name)
-"""Those that are explored whole within seconds."""
+SMALL: Final = (WIPED.name, MOVED.name, REPLACED.name, TWICE.name, DIED.name)
+"""Those that are explored whole within seconds; `make prove` explores the others, too."""
 
 PLANTED: Final = {
     "a registration names no life": Planted(Rules(names_life=False), WIPED),
