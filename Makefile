@@ -102,7 +102,7 @@ prove-handover: setup
 	$(call step,handover explored,explore-handover)
 
 prove-settling: setup
-	$(call step,settling explored,explore-settling MINUTES=$(PROVE_MINUTES))
+	$(call step,settling explored,explore-settling MINUTES=5)
 
 prove-membership: setup
 	$(call step,membership explored,explore-membership MINUTES=$(PROVE_MINUTES))
