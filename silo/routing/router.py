@@ -34,6 +34,7 @@ from silo.routing.claims import Claims
 from silo.routing.comebacks import TRIES_AT_ONCE, Comebacks
 from silo.routing.forwarded_calls import ForwardedCalls, Key
 from silo.routing.limits import RoutingLimits
+from silo.routing.placings import Placings
 from silo.routing.resolution import Destination, Resolver
 from silo.routing.trails import Trails
 from silo.routing.unreached import Unreached
@@ -61,8 +62,6 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 HERE = "here"
-PLACING_SPARE = 256
-"""How many placings whose call has ended may stay noted, beyond twice as many as there are open calls."""
 
 
 class LoadBook(Protocol):
@@ -124,8 +123,7 @@ class Router:
         self._given_up: frozenset[SiloAddress] = frozenset()
         """Those for which all has been done."""
         self._cordoned: frozenset[SiloAddress] = frozenset()
-        self._placing: dict[GrainId, tuple[Destination, int]] = {}
-        """Where this silo has just sent a grain to be activated, and by which call, until that says more."""
+        self._placings = Placings(book)
         self.trails = Trails()
         """Where calls of other silos were sent on."""
         self._arrivals = Arrivals(limits.arrived_calls_max, limits.arrived_bytes_max)
@@ -206,21 +204,6 @@ class Router:
             return
         self._resolver.wait(call)
 
-    def _note_placing(self, call: Call, destination: Destination) -> None:
-        """Later calls made here follow this one. What is noted of calls that have ended goes now and then."""
-        if len(self._placing) > 2 * len(self.book) + PLACING_SPARE:
-            self._placing = {
-                grain: (there, first)
-                for grain, (there, first) in self._placing.items()
-                if self.book.get(first) is not None
-            }
-        self._placing[call.grain] = destination, call.id
-
-    def _forget_placings(self, silo: SiloAddress) -> None:
-        for grain, (destination, _) in list(self._placing.items()):
-            if destination.place_on == silo:
-                del self._placing[grain]
-
     def _placing_of(self, call: Call) -> Destination | None:
         """Where a call made here, which is still out, is having the grain activated: a later one follows it there.
 
@@ -229,14 +212,7 @@ class Router:
         """
         if call.origin is not None:
             return self._placing_for_others_of(call)
-        placing = self._placing.get(call.grain)
-        if placing is None:
-            return None
-        destination, first = placing
-        if self.book.get(first) is not None:
-            return destination
-        del self._placing[call.grain]  # nobody will hear what became of it
-        return None
+        return self._placings.of(call.grain)
 
     def _placing_for_others_of(self, call: Call) -> Destination | None:
         """None as well where the silo chosen is on its way out; going there in vain costs no more than a hop."""
@@ -371,7 +347,7 @@ class Router:
                 self.route(call)  # it joined while only control calls waited, for which nothing is placed
         else:
             if destination.entry is None and call.origin is None:
-                self._note_placing(call, destination)
+                self._placings.note(call, destination)
             self._send_towards(call, destination)
 
     def _activate(self, call: Call, kind: GrainKind, expected: Entry | None) -> Activation:
@@ -454,7 +430,7 @@ class Router:
     def _come_home(self, call: Call, request: Request) -> None:
         """A call made here was forwarded back here: its grain has moved to this silo, or shall be activated on it."""
         call.leg = request.leg
-        self._placing.pop(call.grain, None)  # it did not stay where it was sent: neither shall it go there again
+        self._placings.end(call.grain)  # it did not stay where it was sent: neither shall it go there again
         activation = self._catalog.get(call.grain)
         if activation is None:
             entry = self._cache.get(call.grain)
@@ -584,10 +560,9 @@ class Router:
             if self._telemetry is not None:
                 self._telemetry.answered_late()
             return
-        if self._placing and (placing := self._placing.pop(call.grain, None)) is not None:
-            placed_on = placing[0].place_on
-            if placed_on is not None:
-                self._loads.answered(call.grain, placed_on)
+        placed = self._placings.end(call.grain) if self._placings.noted else None
+        if placed is not None and placed.place_on is not None:
+            self._loads.answered(call.grain, placed.place_on)
         if reply.outcome == VALUE:
             self.book.returned(call, reply)
             return
@@ -635,7 +610,7 @@ class Router:
 
     def on_lost(self, peer: SiloAddress, unsent: Iterable[Frame], unknown: Iterable[Frame], because: str) -> None:
         """A link has ended: what never left is tried again, what may have arrived has an unknown outcome."""
-        self._forget_placings(peer)
+        self._placings.forget_silo(peer)
         retry = list(self._own_calls(unsent))
         not_sent = {call.id for call in retry}
         self._lost_with([call for call in self.book.sent_to(str(peer)) if call.id not in not_sent], peer, because)
@@ -677,7 +652,7 @@ class Router:
         self._avoid(self._going | {peer})
         self._cache.forget_silo(peer)
         self._unreached.release(peer)
-        self._forget_placings(peer)
+        self._placings.forget_silo(peer)
 
     def on_dead(self, dead: frozenset[SiloAddress]) -> None:
         """A new view says which silos are dead: from now on nothing goes there, and nothing that they say counts."""

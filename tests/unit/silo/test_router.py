@@ -32,7 +32,7 @@ from silo.reference import grain_id, with_hint, with_timeout
 from silo.routing.book import ANSWERED_AT_ONCE_MAX
 from silo.routing.call import Answer, Call
 from silo.routing.limits import VERDICT_GRACE_S
-from silo.routing.router import PLACING_SPARE
+from silo.routing.placings import ENDED_SPARE
 from silo.settings import QueueSettings
 from silo.wire.frames import Cancel, Flag, Forwarded, GoAway, Outcome, Request
 from tests.cluster.clusters import LEASE
@@ -514,7 +514,7 @@ async def test_no_later_call_follows_one_to_a_silo_that_is_leaving(scene: Scene)
     first = asyncio.create_task(with_hint(a.grain(Desk, "k"), "b").wait("go"))
     await scene.stage.heard("began go")
     a.runtime.on_frame(a.runtime.links.to(b.address), GoAway())
-    assert not vars(a.runtime.router)["_placing"]
+    assert not vars(a.runtime.router)["_placings"].noted
     scene.stage.gate("go").open()
     await first
 
@@ -643,11 +643,11 @@ async def test_the_bytes_of_the_calls_that_one_silo_makes_are_bounded(scene: Sce
 @told
 async def test_what_is_noted_of_placings_is_bounded_though_their_calls_time_out(scene: Scene) -> None:
     await scene.start("a", "b", kinds=KINDS)
-    for number in range(PLACING_SPARE + 50):
+    for number in range(ENDED_SPARE + 50):
         desk = with_hint(scene.silo("a").grain(Desk, f"k{number}"), "b")
         with pytest.raises(CallTimeout):
             await with_timeout(desk, 0.1).wait("never")
-    assert len(vars(scene.silo("a").runtime.router)["_placing"]) <= PLACING_SPARE + 3
+    assert len(vars(scene.silo("a").runtime.router)["_placings"].noted) <= ENDED_SPARE + 3
 
 
 @told
