@@ -15,11 +15,7 @@ from silo.routing.call import Call
 ENDED_SPARE: Final = 256
 """How many deadlines of calls that have ended may stay, beyond as many as there are open calls."""
 TIMER_STEP_S: Final = 0.001
-"""The shortest timer that is set: some loops round to milliseconds, and may call too early by less than one.
-
-Nor is a timer set anew for a deadline that is earlier by less: of calls that come together, as those of a batch, each
-may have a little less time left than the one before it.
-"""
+"""The shortest timer that is set: some loops round to milliseconds, and may call too early by less than one."""
 
 
 class Deadlines:
@@ -58,7 +54,7 @@ class Deadlines:
             row.append((deadline, call_id))
         else:
             heapq.heappush(self._heap, (deadline, call_id))
-        if self._timer is None or deadline < self._due - TIMER_STEP_S:
+        if self._timer is None or deadline < self._due:
             self._set(deadline, loop)
         if len(row) + len(self._heap) > 2 * len(self._open) + ENDED_SPARE:
             self._drop_ended(call_id)

@@ -21,7 +21,7 @@ ACTIVATED_AT_ONCE = 500
 LEASE_S = 5.0
 FIRST_WITHIN_S, ALL_WITHIN_S = 0.5, 3.0
 """After the death is known: the grain that is called first, and all of them."""
-ALL_WITHIN_TIMES = 1.3
+ALL_WITHIN_TIMES = 1.5
 """Where the machine is slow: so many times what it took to activate them all at first."""
 DEADLINE_S = 4.0
 RETRY_PAUSE_S = 0.01
