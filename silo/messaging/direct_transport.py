@@ -154,7 +154,8 @@ class _Direct(asyncio.Protocol):
         if size <= JOINED_BYTES_MAX:
             self._transport.write(_LENGTH.pack(size) + body)
         else:
-            self._transport.writelines((_LENGTH.pack(size), body))
+            self._transport.write(_LENGTH.pack(size))
+            self._transport.write(body)  # not `writelines`, in which asyncio knew no bounds before 3.12.8 and 3.13.1
         if self._room is not None:
             await asyncio.shield(self._room)
             if self._closed:

@@ -216,7 +216,8 @@ async def test_a_write_that_does_not_come_to_an_end_is_given_up_in_time() -> Non
     loop = asyncio.get_running_loop()
     try:
         began = loop.time()
-        with pytest.raises(RedisTimeoutError, match="writing"):
+        # Python 3.12 before .8 and 3.13 before .1 take in what is written, however much it is: the answer is missing.
+        with pytest.raises(RedisTimeoutError, match=r"writing|reading"):
             await client.execute_command("SET", "large", bytes(64 * 2**20))
         assert COMMAND_TIMEOUT_S - 0.1 < loop.time() - began < COMMAND_TIMEOUT_S + 3.0
     finally:
