@@ -47,6 +47,8 @@ class Store:
         self.loses_answers = 0.0
         """The share of requests that take effect and are not answered."""
 
+        self.held = 0
+        """How many requests a cut has held that may still take effect."""
         self.on_registered: Callable[[Registration, Entry | None], None] | None = None
         """Told of each compare-and-set once it is carried out, before its sender hears of it."""
 
@@ -188,11 +190,13 @@ class DistantDirectory:
                 fail("the store is down")
             elif store.network.is_cut(self._node, STORE):
                 if store.rng.random() < HELD_LANDS:
+                    store.held += 1
                     loop.call_later(store.rng.uniform(1.0, 8.0), arrive_late, context=world)
             else:
                 reply(request())
 
         def arrive_late() -> None:
+            store.held -= 1
             if store.is_reachable(self._node):
                 request()
 

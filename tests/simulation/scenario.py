@@ -379,11 +379,13 @@ class Scenario:
         self._result.settled_s = min(SETTLE_S, self._loop.time() - healed_at)
 
     def _has_settled(self) -> bool:
-        """Whether all silos serve, the table says so, and no row of the directory names another.
+        """Whether all silos serve, the table says so, and no row of the directory names another; nor may one come late.
 
         A directory that has lost rows may take its time to be true again; where nothing went wrong it is true at once.
         """
         cluster = self._cluster
+        if cluster.world.store.held:
+            return False
         living = {str(row.silo) for row in cluster.world.table.table.rows if row.status is SiloStatus.ACTIVE}
         unsettled = [row for row in cluster.world.table.table.rows if row.status in UNSETTLED]
         serving = {str(silo.address) for silo in cluster.hosts().values() if silo.runtime.membership.right.is_held()}
