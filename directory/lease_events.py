@@ -120,7 +120,9 @@ class HoldRight:
 
     until: float
     leased_until: float = field(default=-math.inf, compare=False)
-    """The part of it that the store has given; the rest is what others have acknowledged while it does not answer."""
+    """The part of it that the store has given; the rest is what others have acknowledged while it does not answer. Two
+    orders are alike whatever it is, which a msgspec struct cannot say.
+    """
 
 
 class ResignRight(msgspec.Struct, frozen=True):

@@ -214,7 +214,8 @@ class _WrittenAtOnce(redis.asyncio.connection.AbstractConnection):
     """A connection whose commands are packed in C, as redis-py's blocking ones are, and written without a task.
 
     redis-py bounds a write by `wait_for`, which on Python 3.11 takes two passes of the loop, and one command takes
-    three. The bound is the same here: of `socket_timeout`.
+    three. The bound is the same here: of `socket_timeout`. For one server; behind Sentinel and in a Redis Cluster the
+    connections are redis-py's own.
     """
 
     _pack: ClassVar[Any] = cast("Any", redis.connection.HiredisRespSerializer()).pack
