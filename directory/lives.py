@@ -6,8 +6,7 @@ The shell that claims (`silo.reassertion`) and the registrar share it. All metho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from silo.directory.addresses import Entry, GrainId
@@ -26,6 +25,29 @@ from silo.directory.settling import (
     Seen,
     SendClaim,
 )
+
+
+class Registering:
+    """One registration, from before it goes out until after its answer; see `Lives.registering`."""
+
+    __slots__ = ("_lives", "bucket", "floor", "grain", "life")
+
+    def __init__(self, lives: Lives, grain: GrainId, bucket: int) -> None:
+        self._lives = lives
+        self.grain = grain
+        self.bucket = bucket
+        self.life = ""
+        """The life in which it counts."""
+        self.floor = 0
+        """The highest epoch that its bucket is known to have."""
+
+    def __enter__(self) -> Registering:
+        self.life, self.floor = self._lives.begin_registration(self.grain, self.bucket)
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if not self._lives.end_registration(self.bucket, self.life) and error is None:
+            raise DirectoryUnsettled(f"the directory lost rows while {self.grain} was being registered")
 
 
 class Lives:
@@ -53,7 +75,7 @@ class Lives:
 
     def is_settled(self, grain: GrainId) -> bool:
         """Whether what the directory says of this grain is the whole truth, as far as this silo knows."""
-        return self._buckets[bucket_of(str(grain))].is_settled
+        return not self._unsettled or self._buckets[bucket_of(str(grain))].is_settled
 
     async def settled(self, grain: GrainId) -> None:
         """Wait until this grain may be registered."""
@@ -64,29 +86,32 @@ class Lives:
                 self._settled = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._settled)
 
-    @contextmanager
-    def registering(self, grain: GrainId) -> Generator[tuple[str, int]]:
-        """A registration is out: the life in which it counts, and the highest epoch that its bucket is known to have.
+    def registering(self, grain: GrainId) -> Registering:
+        """What a registration is to be made within, so that its bucket is not claimed meanwhile.
 
         Raises:
-            DirectoryUnsettled: none may go out; or the life was over when the answer came, which counts for nothing.
+            DirectoryUnsettled: at the beginning, since none may go out; or at the end, since the life was over when the
+                answer came, which counts for nothing then.
         """
-        bucket = bucket_of(str(grain))
+        return Registering(self, grain, bucket_of(str(grain)))
+
+    def begin_registration(self, grain: GrainId, bucket: int) -> tuple[str, int]:
+        """The life in which a registration counts, and the highest epoch that its bucket is known to have."""
         settling = self._buckets[bucket]
         if not settling.is_settled:
             self.tell(bucket, Needed())
             raise DirectoryUnsettled(f"what stood in the directory of {grain} is being asserted again")
-        life = settling.life
         self._out[bucket] += 1
-        try:
-            yield life, self._floors[bucket]
-        finally:
-            self._out[bucket] -= 1
-            if not self._out[bucket] and bucket in self._draining:
-                self._draining.discard(bucket)
-                self.tell(bucket, Drained())
-        if not self.is_settled(grain) or settling.life != life:
-            raise DirectoryUnsettled(f"the directory lost rows while {grain} was being registered")
+        return settling.life, self._floors[bucket]
+
+    def end_registration(self, bucket: int, life: str) -> bool:
+        """It is out no more; whether its life still goes on."""
+        self._out[bucket] -= 1
+        if not self._out[bucket] and bucket in self._draining:
+            self._draining.discard(bucket)
+            self.tell(bucket, Drained())
+        settling = self._buckets[bucket]
+        return settling.is_settled and settling.life == life
 
     def saw(self, entry: Entry) -> None:
         """Note an epoch: whatever the store forgets, none below it is given again by this silo."""

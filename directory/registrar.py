@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-import msgspec
-
 from silo.directory.addresses import Entry, GrainId
 from silo.directory.contract import GrainDirectory, Registration
 from silo.directory.directory_scripts import bucket_of
@@ -29,7 +27,7 @@ from silo.directory.errors import (
 )
 from silo.directory.lives import Lives
 
-BATCH_GRAINS_MAX: Final = 500
+BATCH_GRAINS_MAX: Final = 1_000
 BATCHES_IN_FLIGHT_MAX: Final = 4
 """Of each kind of call to one part of the directory; while so many are out, further calls gather."""
 WAITING_CALLS_MAX: Final = 100_000
@@ -60,10 +58,17 @@ class Registrar:
 
     async def lookup(self, grain: GrainId) -> Entry | None:
         """The grain's row as it stands. Callers share a lookup until it is sent, since one that is out may be older."""
+        return await self._looked_up(grain).wait()
+
+    def look_up(self, grain: GrainId, on_row: Callable[[Entry | Exception | None], None]) -> None:
+        """As `lookup`, for a caller who has no task to wait with: it is called back with the row, or with the error."""
+        self._looked_up(grain).listeners.append(on_row)
+
+    def _looked_up(self, grain: GrainId) -> _Ask[GrainId, Entry | None]:
         ask = self._shared.get(grain)
         if ask is None:
             ask = self._shared[grain] = self._lookups.add(grain, on_taken=self._unshare)
-        return await ask.wait()
+        return ask
 
     async def register(self, registration: Registration) -> Entry | None:
         """Carry out one compare-and-set; whoever holds the row now.
@@ -74,13 +79,19 @@ class Registrar:
         lives = self._lives
         if lives is None:
             return await self._registrations.add(registration).wait()
-        with lives.registering(registration.grain) as (life, floor):
-            floor = max(registration.floor, floor)
-            asked = msgspec.structs.replace(registration, life=life, floor=floor)
+        with lives.registering(registration.grain) as out:
+            asked = Registration(  # written out, since `msgspec.structs.replace` takes many times as long
+                registration.grain,
+                registration.silo,
+                registration.activation,
+                registration.expected,
+                max(registration.floor, out.floor),
+                out.life,
+            )
             try:
                 entry = await self._registrations.add(asked).wait()
             except DirectoryUnsettled:
-                lives.doubt([bucket_of(str(registration.grain))])
+                lives.doubt([out.bucket])
                 raise
         if entry is not None:
             lives.saw(entry)
@@ -106,6 +117,9 @@ class _Ask(Generic[_Question, _Answer]):
     question: _Question
     on_taken: Callable[[_Ask[_Question, _Answer]], None] | None = None
     waiters: list[asyncio.Future[_Answer]] = field(default_factory=list[asyncio.Future[_Answer]])
+    listeners: list[Callable[[_Answer | Exception], None]] = field(
+        default_factory=list[Callable[[_Answer | Exception], None]]
+    )
 
     async def wait(self) -> _Answer:
         waiter: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
@@ -114,17 +128,21 @@ class _Ask(Generic[_Question, _Answer]):
 
     @property
     def abandoned(self) -> bool:
-        return all(waiter.done() for waiter in self.waiters)
+        return not self.listeners and all(waiter.done() for waiter in self.waiters)
 
     def answer(self, answer: _Answer) -> None:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(answer)
+        for listener in self.listeners:
+            listener(answer)
 
     def fail(self, error: Exception) -> None:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(_for_one_caller(error))
+        for listener in self.listeners:
+            listener(_for_one_caller(error))
 
 
 class _Parts(Generic[_Question, _Answer]):

@@ -39,16 +39,25 @@ class Hosts:
 
 
 class HostsOfView:
-    """The hosts of each kind in the newest view, ordered by address: computed once per view and kind."""
+    """The hosts of each kind in the newest view, ordered by address: computed once per view and kind.
 
-    def __init__(self) -> None:
+    Args:
+        local: the silo that decides.
+    """
+
+    def __init__(self, local: SiloAddress) -> None:
+        self._local = local
         self._view = EMPTY_VIEW
         self._hosts: dict[str, Hosts] = {}
+        self.here: Candidate | None = None
+        """The silo that decides, where the view has it."""
 
     def of(self, kind: str, view: View) -> Hosts:
         if view is not self._view or len(self._hosts) >= KINDS_REMEMBERED_MAX:
             self._view = view
             self._hosts.clear()
+            row = view.row(self._local)
+            self.here = None if row is None else Candidate.of(row)
         found = self._hosts.get(kind)
         if found is None:
             reasons = [(row, _barred(row, kind)) for row in sorted(view.living(), key=lambda row: row.silo)]

@@ -6,8 +6,10 @@ import inspect
 import random
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.logs import get_logger
@@ -34,8 +36,7 @@ Source = Literal["hint", "force", "declared", "type", "cluster", "default", "fal
 cluster's policy, random for want of all these, or random because the policy raised."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Where a new activation lands, and how that came about."""
 
     grain: GrainId
@@ -47,7 +48,7 @@ class Decision:
     excluded: tuple[Exclusion, ...] = ()
     notes: tuple[str, ...] = ()
     """What else mattered: a hint that could not be followed, a policy that raised."""
-    scores: Mapping[SiloAddress, float] | None = field(default=None, hash=False)
+    scores: Mapping[SiloAddress, float] | None = None
     """How the policy rated the candidates, where it was asked to say so."""
     view_version: int = 0
 
@@ -139,7 +140,7 @@ class Placement:
         self._plans = {kind: self._plan(kind) for kind in {*self._types, *self._forced, *self._declared}}
         self._plan_of_others = self._plan("")
         self._failures = PolicyFailures()
-        self._hosts = HostsOfView()
+        self._hosts = HostsOfView(local)
         self._attached: ExitStack | None = None
         self._closed = False
 
@@ -266,9 +267,7 @@ class Placement:
         return "default", self._random
 
     def _narrowed_to_eligible(self, plan: _Plan, grain: GrainId, view: View) -> Narrowing:
-        local_row = view.row(self._local)
-        here = None if local_row is None else Candidate.of(local_row)
-        narrowing = Narrowing(grain, view, self._hosts.of(grain.kind, view), here)
+        narrowing = Narrowing(grain, view, self._hosts.of(grain.kind, view), self._hosts.here)
         if self._is_eligible is not None:
             narrowing.demand(self._is_eligible)
         for required in plan.required:

@@ -20,6 +20,8 @@ from sys import getrefcount
 from typing import Any, Final, NoReturn
 from weakref import getweakrefcount
 
+from silo.tasks import cancelled
+
 NESTED_MAX: Final = 8
 """How many first steps may be made within one another, as by grains that call each other; others wait for a pass."""
 
@@ -47,32 +49,47 @@ class EagerTasks:
 
         It should raise nothing but CancelledError; anything else goes to the loop's exception handler.
         """
+        try:
+            self.step(coroutine, context)
+        except asyncio.CancelledError:
+            pass  # as for a task that ends so: who cancelled it knows
+        except Exception as error:
+            self._loop.call_exception_handler({"message": f"{self._name} failed", "exception": error})
+
+    def step(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> asyncio.Task[None] | None:
+        """As `start`, but whatever the first step raises is raised here.
+
+        Returns:
+            The task that carries the coroutine on, or begins it where too many are nested; None where it is over.
+        """
         carrier = self._ready.pop() if self._ready else _Carrier(self._loop, self._name, context, self._running)
         if self._nested >= NESTED_MAX:
             carrier.begin(coroutine, context)
-            return
+            return carrier.task
         loop = self._loop  # and no name here for the task: see `is_untouched`
         outer = asyncio.current_task(loop)
         if outer is not None:
             _leave_task(loop, outer)
         _enter_task(loop, carrier.task)
         self._nested += 1
+        is_over = True
         try:
             yielded = context.run(coroutine.send, None)
+            is_over = False
         except StopIteration:
-            pass
-        except asyncio.CancelledError:
-            pass  # as for a task that ends so: who cancelled it knows
-        except Exception as error:
-            loop.call_exception_handler({"message": f"{self._name} failed", "exception": error})
-        else:
-            carrier.carry_on(coroutine, context, yielded)
-            return
+            return None
         finally:
             self._nested -= 1
             _leave_task(loop, carrier.task)
             if outer is not None:
                 _enter_task(loop, outer)
+            if is_over:
+                self._put_back(carrier)
+        carrier.carry_on(coroutine, context, yielded)
+        return carrier.task
+
+    def _put_back(self, carrier: _Carrier) -> None:
+        """Its coroutine was over with the first step."""
         if carrier.is_untouched:
             self._ready.append(carrier)
         else:  # who has kept hold of it may cancel it yet, and would mean the coroutine that is over
@@ -83,10 +100,17 @@ class EagerTasks:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def close(self, timeout_s: float) -> int:
-        """Cancel all that is not over; returns how many still are not, that much later."""
+    async def close(self, timeout_s: float | None = None) -> int:
+        """Cancel all that is not over, and wait for it; returns how many still are not over, that much later.
+
+        Args:
+            timeout_s: None, to wait until all are over.
+        """
         tasks = self._running | {carrier.task for carrier in self._ready}
         self._ready.clear()
+        if timeout_s is None:
+            await cancelled(tasks)
+            return 0
         for task in tasks:
             task.cancel()
         if not tasks:

@@ -431,8 +431,10 @@ class Runtime:
         """R-120: a silo whose renewals are late receives nothing, long before anybody calls it dead."""
         if self.router.is_going(row.silo):
             return "it is leaving"
+        if row.silo == self.me:
+            return self.catalog.why_full() or None
         silence_s = self.membership.silence_s(row.silo)
-        if row.silo != self.me and silence_s > self.settings.lease.eligible_within_s:
+        if silence_s > self.settings.lease.eligible_within_s:
             return f"it has not renewed its lease for {silence_s:.1f} s"
         return self.loads.why_full(row)
 

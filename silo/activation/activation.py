@@ -8,7 +8,7 @@ import enum
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -506,17 +506,37 @@ class Activation:
     async def in_hook(
         self, hook: Callable[[], Awaitable[None]], timeout_s: float, awaited_by: Call | None = None
     ) -> None:
-        """Run a lifecycle hook of the grain, as its own code, within a time."""
-        await self._premises.right.held()
-        loop = asyncio.get_running_loop()
+        """Run a lifecycle hook of the grain, as its own code, within a time.
+
+        Most never wait for anything: a task and a timer for each would be most of what they cost.
+        """
+        premises = self._premises
+        if not premises.right.is_held():
+            await premises.right.held()
+        loop, limit, has_begun = premises.loop, cast("asyncio.Timeout | None", None), True
 
         async def run() -> None:
+            nonlocal limit
             self._enter(loop.time() + timeout_s, awaited_by)
-            with self._failing_as_error(THE_PROCESS_ENDS_OR_A_TASK):
-                async with asyncio.timeout(timeout_s):
+            try:
+                async with asyncio.timeout(None if has_begun else timeout_s) as limit:
                     await hook()
+            except BaseException as error:
+                self._raise_failure(error, THE_PROCESS_ENDS_OR_A_TASK)
+                raise
+            finally:
+                limit = None
 
-        task = loop.create_task(run(), name=f"hook of {self.id}", context=self._premises.base_context.copy())
+        try:
+            task = premises.running.step(run(), premises.base_context.copy())
+        except asyncio.CancelledError:  # raised by the hook itself: nobody can have been cancelled meanwhile
+            raise SiloError(f"a lifecycle hook of {self.id} ended with CancelledError") from None
+        if task is None:
+            return
+        if limit is not None:
+            limit.reschedule(loop.time() + timeout_s)
+        else:
+            has_begun = False
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -532,21 +552,17 @@ class Activation:
 
         def run() -> Any:
             self._enter(None)
-            with self._failing_as_error(THE_PROCESS_ENDS):
+            try:
                 return hook()
+            except BaseException as error:
+                self._raise_failure(error, THE_PROCESS_ENDS)
+                raise
 
         return context.run(run)
 
-    @contextmanager
-    def _failing_as_error(self, passed: tuple[type[BaseException], ...]) -> Generator[None]:
+    def _raise_failure(self, error: BaseException, passed: tuple[type[BaseException], ...]) -> None:
         """What a hook raises beside Exceptions is its failure all the same: who waits for the hook shall hear of it."""
-        try:
-            yield
-        except Exception:
-            raise
-        except BaseException as error:
-            if isinstance(error, passed):
-                raise
+        if not isinstance(error, (Exception, *passed)):
             raise SiloError(f"a lifecycle hook of {self.id} ended with {type(error).__name__}: {error}") from error
 
     def _enter(self, deadline: float | None, awaited_by: Call | None = None) -> None:

@@ -10,7 +10,7 @@ for what no activation brings about, such as a directory that has lost rows, is 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -64,9 +64,10 @@ class Intake(Generic[T]):
         self._holding: set[T] = set()
         self._lent: Counter[T] = Counter()
         """Those that hold a place and wait for other grains, with how many calls."""
-        self._outer: dict[T, int] = {}
-        self._inner: dict[T, int] = {}
-        """Those that wait, in order, each with the number in which it came. The inner ones are called by grains."""
+        self._outer: OrderedDict[T, int] = OrderedDict()
+        self._inner: OrderedDict[T, int] = OrderedDict()
+        """Those that wait, in order, each with the number in which it came. The inner ones are called by grains.
+        Ordered dicts, since finding the first of a plain one takes a look at all that were taken out before it."""
         self._came = 0
         self._called: set[T] = set()
         """Those of all here that are called by grains."""

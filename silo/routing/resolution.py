@@ -7,8 +7,10 @@ where that failed, `silo.routing.waking` decides.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -28,6 +30,7 @@ from silo.directory.errors import (
 from silo.directory.lives import Lives
 from silo.directory.membership import Membership, SiloStatus
 from silo.directory.registrar import Registrar
+from silo.eager import EagerTasks
 from silo.grain_records import Fate, SearchReport
 from silo.logs import get_logger
 from silo.placement.decision import Placement
@@ -53,7 +56,7 @@ from silo.routing.waking import (
     WakeAt,
     step,
 )
-from silo.tasks import Tasks, is_being_cancelled
+from silo.tasks import is_being_cancelled
 from silo.wire.frames import Outcome
 
 log = get_logger(__name__)
@@ -120,7 +123,8 @@ class Sought:
         """Those still waited for, ordinary calls first: they may activate the grain, control calls may not."""
         now = asyncio.get_running_loop().time()
         wanted = [call for call in self.calls if not call.answered and (call.deadline is None or now < call.deadline)]
-        wanted.sort(key=lambda call: call.is_control)
+        if len(wanted) > 1:
+            wanted.sort(key=lambda call: call.is_control)
         return wanted
 
 
@@ -171,12 +175,16 @@ class Resolver:
         self.is_resolving = self._sought.__contains__
         """Whether calls for this grain wait here until it is found or placed."""
         self._loop = asyncio.get_running_loop()
-        self._tasks = Tasks("resolver")
+        self._tries = EagerTasks("resolver: look for a grain")
+        self._context = contextvars.copy_context()
+        """Tries run in copies of it: they are nobody's own."""
+        self._closed = False
 
     async def close(self) -> None:
+        self._closed = True
         for sought in self._sought.values():
             self._disarm(sought)
-        await self._tasks.close()
+        await self._tries.close()
 
     def on_chance(self, why: Chance) -> None:
         """What could not be placed may be placed now."""
@@ -252,7 +260,7 @@ class Resolver:
             match order:
                 case Try():
                     self._disarm(sought)
-                    self._tasks.spawn(self._try(sought), f"look for {sought.grain}")
+                    self._begin_try(sought)
                 case WakeAt(at):
                     self._disarm(sought)
                     sought.timer = self._loop.call_at(at, self._time_came, sought)
@@ -280,12 +288,23 @@ class Resolver:
         sought.timer = None
         self._tell(sought, TimeCame(self._loop.time()) if sought.still_wanted() else Deserted())
 
-    async def _try(self, sought: Sought) -> None:
-        """One try, for the sake of those that still wait."""
+    def _begin_try(self, sought: Sought) -> None:
+        """Ask the directory first. What follows most often waits for nothing more, and then takes no task."""
+        try:
+            self._registrar.look_up(sought.grain, partial(self._on_row, sought))
+        except NotExecuted as error:  # too much is being asked already, or nothing any more
+            self._on_row(sought, error)
+
+    def _on_row(self, sought: Sought, row: Entry | Exception | None) -> None:
+        if not self._closed:
+            self._tries.start(self._try(sought, row), self._context.copy())
+
+    async def _try(self, sought: Sought, row: Entry | Exception | None) -> None:
+        """One try, for the sake of those that still wait, with what the directory has said."""
         wanted = sought.still_wanted()
         try:
             if wanted:
-                sought.destination = await self._find(sought, wanted[0])
+                sought.destination = await self._find(sought, wanted[0], row)
         except (DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable) as obstacle:
             if not self._is_leaving():
                 self._failed(sought, obstacle)
@@ -338,7 +357,8 @@ class Resolver:
         if sought.destination is None:
             why = str(sought.failure or "nobody waited any more")
             self._chronicle.go_on(sought.grain, Fate.GIVEN_UP, why, self._loop.time())
-        sought.calls.sort(key=lambda call: call.id)  # one that had been held back may have joined after one made later
+        if len(sought.calls) > 1:  # one that had been held back may have joined after one made later
+            sought.calls.sort(key=lambda call: call.id)
         for call in sought.calls:
             if call.answered or call.cancelled:
                 continue
@@ -353,20 +373,20 @@ class Resolver:
         row = self._membership.view.row(self._me)
         return row is not None and row.status is SiloStatus.LEAVING
 
-    async def _find(self, sought: Sought, call: Call) -> Destination:
-        """Ask the directory, and place the grain where it has no living silo.
+    async def _find(self, sought: Sought, call: Call, row: Entry | Exception | None) -> Destination:
+        """Go by what the directory has said, and place the grain where it has no living silo.
 
         Raises:
             NotExecuted: nobody hosts such a grain.
             DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable: not now; try again.
         """
         grain = sought.grain
-        try:
-            entry = await self._registrar.lookup(grain)
-        except DirectoryUnavailable:
-            entry = await self._seek(grain)
-            if entry is None:
-                raise
+        if not isinstance(row, Exception):
+            entry = row
+        elif isinstance(row, DirectoryUnavailable) and (served := await self._seek(grain)) is not None:
+            entry = served
+        else:
+            raise row
         if self._catalog.get(grain) is not None:
             return Destination(place_on=self._me)
         found = await self._found(grain, entry) if entry is not None else None

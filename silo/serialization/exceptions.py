@@ -97,12 +97,25 @@ def notes_of(error: BaseException) -> list[str]:
 def traceback_note(error: BaseException) -> str:
     """The note with the error's traceback and those of its causes; never raises."""
     try:
+        if isinstance(error, SiloError) and _has_no_story(error):
+            return REMOTE_TRACEBACK + shortened(described(error).removesuffix(": "), TRACEBACK_BYTES_MAX)
         story = traceback.TracebackException.from_exception(error, limit=-TRACEBACK_FRAMES_MAX)
         _leave_out_remote_notes(story, set())
         text = "".join(story.format())
     except Exception as broken:  # the traceback formats objects of the application, which may raise anything
         text = f"{type_name_of(error)}: <its traceback could not be formatted: {type(broken).__name__}>"
     return REMOTE_TRACEBACK + shortened(text, TRACEBACK_BYTES_MAX).rstrip()
+
+
+def _has_no_story(error: SiloError) -> bool:
+    """Whether it was never raised, and nothing led to it: what the runtime says of thousands of calls at once, say,
+    when a silo is lost. Its class and its message are all that the traceback module would make of it, much slower."""
+    return (
+        error.__traceback__ is None
+        and error.__cause__ is None
+        and error.__context__ is None
+        and not hasattr(error, "__notes__")
+    )
 
 
 def _leave_out_remote_notes(story: traceback.TracebackException, seen: set[int]) -> None:

@@ -21,6 +21,7 @@ from tests.cluster.clusters import Cluster
 from tests.cluster.grains import Witness
 from tests.cluster.managed import NearManagement
 from tests.cluster.stage import Stage, pass_by, say
+from tests.support.late_rows import in_a_task
 
 AT_ONCE_S = 0.05
 ORDERED = DeactivationReason.ORDERED
@@ -184,7 +185,7 @@ async def trying(scene: Scene) -> None:
         await scene.stage.gate("lookup").passed()
         return await lookup(grain)
 
-    scene.a.runtime.registrar.lookup = slow  # type: ignore[method-assign] # this silo's alone, for the rest of its life
+    scene.a.runtime.registrar.look_up = in_a_task(slow)  # type: ignore[method-assign] # this silo's alone, for the rest of its life
     scene.call(scene.sleepy.look())
     await scene.stage.heard("looks")
 

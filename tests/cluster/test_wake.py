@@ -37,6 +37,7 @@ from tests.cluster.clusters import Cluster, MemoryStand
 from tests.cluster.grains import Ledger, Witness
 from tests.cluster.mortal import MortalCluster, simulated
 from tests.cluster.stage import Stage, gate, say
+from tests.support.late_rows import in_a_task
 
 AT_ONCE_S = 0.05
 LONGEST_PAUSE_S = 1.5 * RoutingLimits().retry_pause_last_s
@@ -126,7 +127,7 @@ async def test_R202_what_comes_for_one_grain_is_not_lost_because_another_one_is_
     waiting = asyncio.create_task(with_timeout(a.grain(Ledger, "slow"), 60.0).read())
     await asyncio.sleep(15.0)
     registrar = a.runtime.registrar
-    lookup = registrar.lookup
+    look_up = registrar.look_up
     asked, answers = asyncio.Event(), asyncio.Event()
 
     async def late_failure(grain: object) -> None:
@@ -134,9 +135,9 @@ async def test_R202_what_comes_for_one_grain_is_not_lost_because_another_one_is_
         await answers.wait()
         raise DirectoryUnavailable("its answer was lost")
 
-    monkeypatch.setattr(registrar, "lookup", late_failure)
+    monkeypatch.setattr(registrar, "look_up", in_a_task(late_failure))
     await asked.wait()
-    monkeypatch.setattr(registrar, "lookup", lookup)
+    monkeypatch.setattr(registrar, "look_up", look_up)
     await cluster.start("b", kinds=(Ledger,))
     assert await a.grain(Ledger, "quick").read() == []
     before = loop.time()
@@ -240,21 +241,21 @@ async def test_R222_a_signal_that_changes_nothing_is_logged_with_the_state_and_t
 ) -> None:
     (a,) = await cluster.start("a", kinds=(Witness,))
     registrar = a.runtime.registrar
-    lookup = registrar.lookup
+    look_up = registrar.look_up
     asked, answers = asyncio.Event(), asyncio.Event()
 
     async def slow(grain: object) -> None:
         asked.set()
         await answers.wait()
 
-    monkeypatch.setattr(registrar, "lookup", slow)
+    monkeypatch.setattr(registrar, "look_up", in_a_task(slow))
     calling = asyncio.create_task(a.grain(Ledger, "k").read())
     await asked.wait()
     calling.cancel()
     await asyncio.wait([calling])
     with caplog.at_level(logging.INFO):
         await cluster.start("b", kinds=(Ledger,))
-    monkeypatch.setattr(registrar, "lookup", lookup)
+    monkeypatch.setattr(registrar, "look_up", look_up)
     answers.set()
     lines = [record.getMessage() for record in caplog.records if "signal_ignored" in record.getMessage()]
     assert lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import AbstractContextManager
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.directory_scripts import DIRECTORY_BUCKETS, bucket_of
 from silo.directory.errors import DirectoryUnavailable, DirectoryUnsettled
-from silo.directory.lives import Lives
+from silo.directory.lives import Lives, Registering
 
 ADA = GrainId("player", "ada")
 BUCKET = bucket_of(str(ADA))
@@ -58,7 +57,7 @@ async def test_R434_a_registration_names_the_life_that_is_settled_and_the_highes
     for epoch in (7, 4):
         lives.saw(Entry(ADA, ONE, "a1", epoch))
     with lives.registering(ADA) as named:
-        assert named == (LIFE, 7)
+        assert (named.life, named.floor) == (LIFE, 7)
     assert lives.floor(BUCKET) == 7
     assert lives.floor((BUCKET + 1) % DIRECTORY_BUCKETS) == 0
 
@@ -109,7 +108,7 @@ async def test_R434_doubt_of_one_bucket_holds_up_no_other() -> None:
     settled(lives, bucket=other)
     lives.doubt([BUCKET])
     with lives.registering(elsewhere) as named:
-        assert named == (LIFE, 0)
+        assert (named.life, named.floor) == (LIFE, 0)
     assert not lives.is_settled(ADA)
     assert not lives.all_settled
 
@@ -229,7 +228,7 @@ def test_R434_no_claim_goes_out_with_a_registration_and_none_counts_whose_life_w
 
     async def story() -> None:
         lives = Lives()
-        out: list[tuple[AbstractContextManager[tuple[str, int]], int]] = []
+        out: list[tuple[Registering, int]] = []
         doubts = claims = 0
         life = 0
         for act in acts:
@@ -237,7 +236,7 @@ def test_R434_no_claim_goes_out_with_a_registration_and_none_counts_whose_life_w
                 case "begin":
                     registering = lives.registering(ADA)
                     if lives.is_settled(ADA):
-                        assert registering.__enter__()[0] == lives.life(BUCKET)
+                        assert registering.__enter__().life == lives.life(BUCKET)
                         out.append((registering, doubts))
                     else:
                         with pytest.raises(DirectoryUnsettled):

@@ -21,6 +21,7 @@ from silo.routing.limits import RoutingLimits
 from silo.settings import QueueSettings
 from silo.wire.frames import Outcome, Request
 from tests.cluster.stage import gate, say
+from tests.support.late_rows import in_a_task
 from tests.support.memory_cluster import Scene, told
 
 LIMITS = RoutingLimits()
@@ -86,7 +87,7 @@ class Circle:
             self.came.append(name)
             on_request(request)
 
-        stack.enter_context(patch.object(runtime.registrar, "lookup", look_up_there))
+        stack.enter_context(patch.object(runtime.registrar, "look_up", in_a_task(look_up_there)))
         stack.enter_context(patch.object(runtime.router, "on_request", count))
 
 
@@ -187,7 +188,7 @@ async def test_a_call_that_was_taken_in_is_not_refused_for_want_of_room_when_it_
         await scene.cluster.seen(lambda: len(come) == 1)
         calls += [asyncio.create_task(roamer.where()) for _ in range(4)]  # they follow it
         await scene.cluster.seen(lambda: len(come) == len(calls))
-    with patch.object(a.runtime.registrar, "lookup", look_up):
+    with patch.object(a.runtime.registrar, "look_up", in_a_task(look_up)):
         for call in come:
             call.on_answer(call, Answer(Outcome.MOVED, error=GrainUnplaceable("b is full")))
         await scene.stage.heard("asked")

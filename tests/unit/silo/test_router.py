@@ -37,6 +37,7 @@ from silo.settings import QueueSettings
 from silo.wire.frames import Cancel, Flag, Forwarded, GoAway, Outcome, Request
 from tests.cluster.clusters import LEASE
 from tests.cluster.stage import gate, say, stage
+from tests.support.late_rows import in_a_task
 from tests.support.memory_cluster import Scene, told
 
 
@@ -494,7 +495,7 @@ async def test_a_silo_that_leaves_answers_or_sends_on_what_came_while_it_looked_
         await gate("the directory")
         return await look_up(grain)
 
-    with patch.object(b.registrar, "lookup", look_up_later):
+    with patch.object(b.registrar, "look_up", in_a_task(look_up_later)):
         payload, codec = b.codec.encode_call(("it",), {})
         made = Request(7, grain_id(desk), "do", payload, codec, 60.0, "somebody", reply_to=scene.silo("c").address)
         b.router.on_request(made)
