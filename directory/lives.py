@@ -41,13 +41,25 @@ class Registering:
         self.floor = 0
         """The highest epoch that its bucket is known to have."""
 
-    def __enter__(self) -> Registering:
+    def begin(self) -> None:
+        """It is about to go out; raises DirectoryUnsettled where none may."""
         self.life, self.floor = self._lives.begin_registration(self.grain, self.bucket)
+
+    def end(self) -> bool:
+        """It is out no more; whether its life still goes on."""
+        return self._lives.end_registration(self.bucket, self.life)
+
+    def over(self) -> DirectoryUnsettled:
+        """What to say of an answer that came when its life was over."""
+        return DirectoryUnsettled(f"the directory lost rows while {self.grain} was being registered")
+
+    def __enter__(self) -> Registering:
+        self.begin()
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if not self._lives.end_registration(self.bucket, self.life) and error is None:
-            raise DirectoryUnsettled(f"the directory lost rows while {self.grain} was being registered")
+        if not self.end() and error is None:
+            raise self.over()
 
 
 class Lives:

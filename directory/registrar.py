@@ -25,7 +25,7 @@ from silo.directory.errors import (
     DirectoryUnsettled,
     Overloaded,
 )
-from silo.directory.lives import Lives
+from silo.directory.lives import Lives, Registering
 
 BATCH_GRAINS_MAX: Final = 1_000
 BATCHES_IN_FLIGHT_MAX: Final = 4
@@ -80,22 +80,45 @@ class Registrar:
         if lives is None:
             return await self._registrations.add(registration).wait()
         with lives.registering(registration.grain) as out:
-            asked = Registration(  # written out, since `msgspec.structs.replace` takes many times as long
-                registration.grain,
-                registration.silo,
-                registration.activation,
-                registration.expected,
-                max(registration.floor, out.floor),
-                out.life,
-            )
             try:
-                entry = await self._registrations.add(asked).wait()
+                entry = await self._registrations.add(_within(out, registration)).wait()
             except DirectoryUnsettled:
                 lives.doubt([out.bucket])
                 raise
         if entry is not None:
             lives.saw(entry)
         return entry
+
+    def register_soon(self, registration: Registration, on_answer: Callable[[Entry | Exception | None], None]) -> None:
+        """As `register`, for a caller who has no task to wait with: it is called back with whoever holds the row, or
+        with the error.
+
+        Raises:
+            DirectoryUnsettled: not before every silo has said again what it serves; nobody is called back.
+        """
+        lives = self._lives
+        if lives is None:
+            self._registrations.add(registration).listeners.append(on_answer)
+            return
+        out = lives.registering(registration.grain)
+        out.begin()
+        try:
+            ask = self._registrations.add(_within(out, registration))
+        except BaseException:
+            out.end()
+            raise
+        ask.listeners.append(lambda answer: on_answer(self._registered(lives, out, answer)))
+
+    @staticmethod
+    def _registered(lives: Lives, out: Registering, answer: Entry | Exception | None) -> Entry | Exception | None:
+        """What an answer comes to, now that it is here."""
+        if isinstance(answer, DirectoryUnsettled):
+            lives.doubt([out.bucket])
+        if not out.end() and not isinstance(answer, Exception):
+            return out.over()
+        if isinstance(answer, Entry):
+            lives.saw(answer)
+        return answer
 
     async def unregister(self, entry: Entry) -> bool:
         """Remove exactly this row; whether it was there."""
@@ -108,6 +131,18 @@ class Registrar:
 
     def _unshare(self, ask: _Ask[GrainId, Entry | None]) -> None:
         del self._shared[ask.question]
+
+
+def _within(out: Registering, registration: Registration) -> Registration:
+    """The registration as it goes out. Written out, since `msgspec.structs.replace` takes many times as long."""
+    return Registration(
+        registration.grain,
+        registration.silo,
+        registration.activation,
+        registration.expected,
+        max(registration.floor, out.floor),
+        out.life,
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -29,6 +29,7 @@ from silo.directory.errors import (
 )
 from silo.directory.lives import Lives
 from silo.directory.registrar import Registrar
+from silo.eager import EagerTasks
 from silo.grain_records import Fate
 from silo.instances import build_instance
 from silo.kinds import GrainKind, KindRegistry
@@ -72,6 +73,19 @@ class _PutOff:
     begin: Callable[[], None]
     end: Callable[[], None] = lambda: None
     """Called instead where it is here no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """What came of a registration."""
+
+    answer: Entry | Exception | None
+
+    def entry(self) -> Entry | None:
+        """Whoever holds the row; raises the error that came instead."""
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
 
 class Catalog:
@@ -119,10 +133,13 @@ class Catalog:
         self._cap_grows: asyncio.TimerHandle | None = None
         self._removal: asyncio.Future[None] | None = None
         self._tasks = Tasks("catalog")
+        self._starts: EagerTasks  # made by `open`
+        self._is_closed = False
 
     def open(self, premises: Premises) -> None:
         """Begin: from now on activations can be made, and idle ones are collected."""
         self.premises = premises
+        self._starts = EagerTasks("catalog: activate")
         self._intake = Intake(self._intake_limits, premises.loop.time())
         self._tasks.spawn(self._collect_idle(), "collect idle activations")
 
@@ -131,6 +148,8 @@ class Catalog:
         self._intake.close()
         if self._cap_grows is not None:
             self._cap_grows.cancel()
+        self._is_closed = True
+        await self._starts.close()
         await self._tasks.close()
         left = await self.premises.running.close(TURN_END_S)
         if left:
@@ -188,7 +207,30 @@ class Catalog:
         return activation
 
     def _begin(self, activation: Activation, expected: Entry | None, trace: str) -> None:
+        """Ask for its entry at once, where nothing is in the way: what follows most often waits for nothing more, and
+        then takes no task."""
+        premises = self.premises
+        if (
+            premises.telemetry is None
+            and premises.right.is_held()
+            and self._lives.is_settled(activation.id)
+            and self._damping.refusal(activation.id, premises.loop.time()) is None
+        ):
+            mine = self._registration(activation, expected)
+            with contextlib.suppress(NotExecuted):  # it comes up again, where it is seen to
+                self._registrar.register_soon(mine, partial(self._on_entry, activation, expected))
+                return
         self._tasks.spawn(self._start(activation, expected, trace), f"activate {activation.id}")
+
+    def _on_entry(self, activation: Activation, expected: Entry | None, answer: Entry | Exception | None) -> None:
+        if not self._is_closed:
+            self._starts.start(
+                self._start(activation, expected, "", _Answered(answer)), self.premises.base_context.copy()
+            )
+
+    def _registration(self, activation: Activation, expected: Entry | None, known_epoch: int = 0) -> Registration:
+        floor = max(known_epoch, expected.epoch if expected is not None else 0)
+        return Registration(activation.id, self.me, activation.activation_id, expected, floor)
 
     def _begin_next(self, newest: Activation | None = None) -> None:
         """Begin those that have waited for a place, where there is one, and drop those that nobody wants any more.
@@ -357,13 +399,22 @@ class Catalog:
         if self._taking_back.get(activation.id) is activation:
             del self._taking_back[activation.id]
 
-    async def _start(self, activation: Activation, expected: Entry | None, trace: str) -> None:
+    async def _start(
+        self, activation: Activation, expected: Entry | None, trace: str, answered: _Answered | None = None
+    ) -> None:
+        """Activate it.
+
+        Args:
+            answered: what came of its registration, where that has been tried once.
+        """
         try:
-            await self._make(activation, expected, trace)
+            await self._make(activation, expected, trace, answered)
         finally:
             self._leave_place(activation)
 
-    async def _make(self, activation: Activation, expected: Entry | None, trace: str) -> None:
+    async def _make(
+        self, activation: Activation, expected: Entry | None, trace: str, answered: _Answered | None
+    ) -> None:
         telemetry = self.premises.telemetry
         refusal = self._damping.refusal(activation.id, asyncio.get_running_loop().time())
         if refusal is not None:
@@ -371,10 +422,10 @@ class Catalog:
             return
         try:
             if telemetry is None:
-                await self._register_and_open(activation, expected)
+                await self._register_and_open(activation, expected, answered)
             else:
                 with telemetry.activation(activation, trace):
-                    await self._register_and_open(activation, expected)
+                    await self._register_and_open(activation, expected, answered)
         except SiloFenced:
             self.drop(activation)
         except Exception as error:
@@ -384,9 +435,12 @@ class Catalog:
                 raise  # this silo ends
             await self._failed(activation, activation_failed(activation.id, error))  # it came out of a storage, say
 
-    async def _register_and_open(self, activation: Activation, expected: Entry | None) -> None:
-        await self.premises.right.held()
-        entry = await self._take_settled_entry(activation, expected)
+    async def _register_and_open(
+        self, activation: Activation, expected: Entry | None, answered: _Answered | None
+    ) -> None:
+        if not self.premises.right.is_held():
+            await self.premises.right.held()
+        entry = await self._take_settled_entry(activation, expected, answered=answered)
         if entry is None or entry.activation != activation.activation_id:
             if entry is not None:
                 self._cache.learn(entry)
@@ -428,15 +482,22 @@ class Catalog:
         return False
 
     async def _take_settled_entry(
-        self, activation: Activation, expected: Entry | None, known_epoch: int = 0
+        self,
+        activation: Activation,
+        expected: Entry | None,
+        known_epoch: int = 0,
+        *,
+        answered: _Answered | None = None,
     ) -> Entry | None:
         """As `_take_entry`; where the directory has lost rows, once all silos have said again what they serve."""
         while self._activations.get(activation.id) is activation:
-            if not self._lives.is_settled(activation.id):
+            if answered is None and not self._lives.is_settled(activation.id):
                 await self._settled(activation)
                 continue
-            with contextlib.suppress(DirectoryUnsettled):
-                return await self._take_entry(activation, expected, known_epoch)
+            try:
+                return await self._take_entry(activation, expected, known_epoch, answered)
+            except DirectoryUnsettled:
+                answered = None
         return None
 
     async def _settled(self, activation: Activation) -> None:
@@ -452,18 +513,23 @@ class Catalog:
             self._begin_next()
             await placed.wait()
 
-    async def _take_entry(self, activation: Activation, expected: Entry | None, known_epoch: int = 0) -> Entry | None:
+    async def _take_entry(
+        self, activation: Activation, expected: Entry | None, known_epoch: int, answered: _Answered | None
+    ) -> Entry | None:
         """Register the activation; answers with whoever holds the entry, or None if the row would not stand still.
 
         Args:
             known_epoch: one that the grain has had, wherever that is known from; the new one is above it.
+            answered: what came of the first try, where it has been made.
         """
         own_id = activation.activation_id
         entry: Entry | None = None
         for _ in range(REGISTER_TRIES_MAX):
-            floor = max(known_epoch, expected.epoch if expected is not None else 0)
-            mine = Registration(activation.id, self.me, own_id, expected, floor)
-            entry = await self.register(mine, until_answered=False)
+            if answered is not None:
+                entry, answered = answered.entry(), None
+            else:
+                mine = self._registration(activation, expected, known_epoch)
+                entry = await self.register(mine, until_answered=False)
             if self._activations.get(activation.id) is not activation:
                 return entry  # one that was given back has taken its place
             if entry is None:  # the expected row has gone: take the empty place

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -136,7 +137,7 @@ async def registering(scene: Scene) -> None:
         await scene.stage.gate("register").passed()
         return await register(registration)
 
-    b.runtime.registrar.register = slow  # type: ignore[method-assign] # this silo's alone, for the rest of its life
+    patch.object(b.runtime.registrar, "register_soon", in_a_task(slow)).start()  # for the rest of its life
     scene.call(scene.sleepy.look())
     await scene.stage.heard("registers")
 
@@ -185,7 +186,7 @@ async def trying(scene: Scene) -> None:
         await scene.stage.gate("lookup").passed()
         return await lookup(grain)
 
-    scene.a.runtime.registrar.look_up = in_a_task(slow)  # type: ignore[method-assign] # this silo's alone, for the rest of its life
+    patch.object(scene.a.runtime.registrar, "look_up", in_a_task(slow)).start()  # likewise
     scene.call(scene.sleepy.look())
     await scene.stage.heard("looks")
 

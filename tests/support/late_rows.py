@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from silo.directory.addresses import Entry, GrainId
+from silo.directory.addresses import Entry
 from silo.directory.errors import NotExecuted
 
 OnRow = Callable[[Entry | Exception | None], None]
+Question = TypeVar("Question")
 
 
-def in_a_task(lookup: Callable[[GrainId], Awaitable[Entry | None]]) -> Callable[[GrainId, OnRow], None]:
-    """What may stand in the place of `Registrar.look_up`: asks this, which may take its time."""
+def in_a_task(ask: Callable[[Question], Awaitable[Entry | None]]) -> Callable[[Question, OnRow], None]:
+    """What may stand in the place of `Registrar.look_up` or `register_soon`: asks this, which may take its time."""
     asking: set[asyncio.Task[None]] = set()
 
-    async def ask(grain: GrainId, on_row: OnRow) -> None:
+    async def answer(question: Question, on_row: OnRow) -> None:
         try:
-            row: Entry | Exception | None = await lookup(grain)
+            row: Entry | Exception | None = await ask(question)
         except NotExecuted as error:
             row = error
         on_row(row)
 
-    def look_up(grain: GrainId, on_row: OnRow) -> None:
-        task = asyncio.get_running_loop().create_task(ask(grain, on_row))
+    def begin(question: Question, on_row: OnRow) -> None:
+        task = asyncio.get_running_loop().create_task(answer(question, on_row))
         asking.add(task)
         task.add_done_callback(asking.discard)
 
-    return look_up
+    return begin

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
 from silo.directory import registrar as registrar_module
 from silo.directory.addresses import Entry, GrainId, SiloAddress
-from silo.directory.contract import Registration
+from silo.directory.contract import Claim, Registration
 from silo.directory.directory_scripts import bucket_of
-from silo.directory.errors import Closed, DirectoryRowUnreadable, DirectoryUnavailable, Overloaded
+from silo.directory.errors import (
+    Closed,
+    DirectoryRowUnreadable,
+    DirectoryUnavailable,
+    DirectoryUnsettled,
+    Overloaded,
+)
+from silo.directory.lives import Lives
 from silo.directory.memory_directory import DirectoryCall, DirectoryRows, MemoryDirectory
 from silo.directory.registrar import BATCH_GRAINS_MAX, BATCHES_IN_FLIGHT_MAX, Registrar
 
@@ -109,6 +116,55 @@ async def test_calls_that_come_while_all_batches_are_out_gather(
 async def test_two_lookups_of_one_grain_share_one(directory: WatchedDirectory, registrar: Registrar) -> None:
     await asyncio.gather(*(registrar.lookup(ADA) for _ in range(10)))
     assert directory.lookups == [[ADA]]
+
+
+async def test_whoever_has_no_task_is_called_back_with_the_row_or_with_the_error(
+    directory: WatchedDirectory, registrar: Registrar
+) -> None:
+    told: dict[GrainId, Entry | Exception | None] = {}
+
+    def tell(wanted: GrainId) -> Callable[[Entry | Exception | None], None]:
+        return lambda row: told.__setitem__(wanted, row)
+
+    directory.unreadable = {grain(2)}
+    entry = directory.rows.register(Registration(grain(1), ONE, "a1"))
+    for n in range(3):
+        registrar.look_up(grain(n), tell(grain(n)))
+    assert await registrar.lookup(grain(1)) == entry
+    assert [told.pop(grain(n)) for n in range(2)] == [None, entry]
+    assert isinstance(told.pop(grain(2)), DirectoryRowUnreadable)
+    assert len(directory.lookups[0]) == 3, "with whoever waits for the same row"
+
+
+async def test_a_registration_without_a_task_is_called_back_and_counts_in_its_life_alone(
+    directory: WatchedDirectory,
+) -> None:
+    lives = Lives()
+    registrar = Registrar(directory, lives)
+    bucket = bucket_of(str(ADA))
+    answers: list[Entry | Exception | None] = []
+    with pytest.raises(DirectoryUnsettled):
+        registrar.register_soon(Registration(ADA, ONE, "a1"), answers.append)
+    assert bucket in lives.take_claims()
+    (standing,) = await directory.claim([Claim(bucket, ONE, new_life="life")])
+    assert standing is not None
+    lives.claimed(bucket, standing.life, is_settled=True)
+
+    registrar.register_soon(Registration(ADA, ONE, "a1"), answers.append)
+    while not answers:  # noqa: ASYNC110 - the registrar says so to nobody else
+        await asyncio.sleep(0)
+    first = answers.pop()
+    assert isinstance(first, Entry)
+    assert lives.floor(bucket) == first.epoch
+
+    registrar.register_soon(Registration(ADA, ONE, "a2", expected=first), answers.append)
+    lives.doubt([bucket])
+    assert lives.take_claims() == {}, "not while it is out"
+    while not answers:  # noqa: ASYNC110 - likewise
+        await asyncio.sleep(0)
+    assert isinstance(answers.pop(), DirectoryUnsettled)
+    assert bucket in lives.take_claims()
+    await registrar.close()
 
 
 async def test_a_lookup_sees_what_was_registered_before_it_even_if_an_older_one_is_out(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 import urllib.error
 from email.message import Message
 from typing import Any
@@ -244,6 +245,22 @@ def test_the_traceback_is_bounded_and_keeps_both_ends() -> None:
     assert note.startswith(f"{REMOTE_TRACEBACK}Traceback (most recent call last)")
     assert note.endswith("the end")
     assert "bytes left out" in note
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.CallExpired("room/x.say: late"), errors.NotExecuted(""), errors.GrainUnplaceable("a\nb")],
+    ids=repr,
+)
+def test_an_error_that_was_never_raised_is_told_as_the_traceback_module_would(error: Exception) -> None:
+    told = "".join(traceback.format_exception(error)).rstrip()
+    assert exceptions.traceback_note(error) == f"{REMOTE_TRACEBACK}{told}"
+
+
+def test_an_error_that_others_led_to_is_told_with_them_though_it_was_never_raised() -> None:
+    error = errors.CallExpired("late")
+    error.__cause__ = ValueError("the reason")
+    assert "the reason" in exceptions.traceback_note(error)
 
 
 def test_over_many_hops_notes_do_not_grow_without_bound() -> None:
