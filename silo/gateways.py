@@ -10,7 +10,7 @@ from silo.directory.errors import InvalidSettings, MembershipUnavailable
 from silo.directory.members_reader import MembersReader
 from silo.directory.membership import View
 from silo.directory.redis_connection import RedisClient, open_redis
-from silo.settings import split_endpoint
+from silo.endpoints import split_endpoint
 
 KNOCK_PAUSE_S = 0.5
 """The pause between two rounds over endpoints of which none answered."""

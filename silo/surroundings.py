@@ -20,6 +20,7 @@ from silo.directory.redis_connection import open_sync
 from silo.directory.redis_directory import RedisDirectory
 from silo.directory.redis_hints import RedisHints
 from silo.directory.redis_membership import RedisMembershipTable
+from silo.endpoints import split_endpoint
 from silo.messaging.greeting import Credentials
 from silo.messaging.permissions import Role
 from silo.messaging.transport import Transport
@@ -94,8 +95,6 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
 
 def _open_wire(settings: SiloSettings) -> LeaseWire:
     """The listener by which leases talk; raises EndpointUnusable, or HandshakeRefused where the token is no silo's."""
-    from silo.settings import split_endpoint
-
     host, _ = split_endpoint(settings.listen)
     advertised, _ = split_endpoint(settings.advertise) if settings.advertise is not None else (host, 0)
     token = settings.cluster_token
