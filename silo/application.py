@@ -17,6 +17,8 @@ from silo.directory.errors import InvalidSettings, SiloError
 
 COLLECTED_EVERY: Final = (10_000, 20, 20)
 """The garbage collector's thresholds: new objects to a look at the youngest, looks to one at the older."""
+COLLECTED_WHILE_IMPORTING: Final = (100_000, 20, 20)
+"""Likewise, while a process of ours imports what it needs, which is hardly ever garbage."""
 IMPORTING: Final = (importlib.__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 """The files whose frames stand between whoever imports a module and that module."""
 

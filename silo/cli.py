@@ -7,6 +7,7 @@ part · 5 timed out · 64 not understood (arguments, settings, names) · 130 and
 from __future__ import annotations
 
 import enum
+import gc
 import secrets
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -18,9 +19,8 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from silo import terminal
-from silo.application import Loop, import_application, run_on
+from silo.application import COLLECTED_WHILE_IMPORTING, Loop, import_application, run_on
 from silo.cluster_command import ClusterOption, ConfigOption, JsonOption, Reach, RedisOption, asks_cluster
-from silo.configuration import load
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import (
     CallExpired,
@@ -42,6 +42,7 @@ from silo.directory.errors import (
 from silo.kinds import OnBusy
 from silo.logs import configure
 
+# What only some commands use, they import: whoever asks for help need not wait for pydantic, Redis's client and gRPC.
 if TYPE_CHECKING:
     from silo.client import Client
     from silo.grain_records import DeactivationOutcome, GrainRecord
@@ -159,6 +160,8 @@ def run(
         LOG_LEVEL: log_level,
         "telemetry.log_format": log_format,
     }
+    from silo.configuration import load
+
     effective = load(flags, file=config).settings
     if effective.redis is None:
         raise InvalidSettings("no Redis is named: give --redis URL or set SILO_REDIS (for one machine, use `silo dev`)")
@@ -184,9 +187,10 @@ def dev(
     # A name of its own, unless one is asked for: in a Redis that is kept, earlier clusters have left their rows.
     name = cluster or f"dev-{secrets.token_hex(3)}"
     flags = {**_pairs(settings, "--set"), "cluster": name, "redis": redis, LOG_LEVEL: log_level}
-    configuration = load(flags, file=config)
+    from silo.configuration import load
     from silo.dev_cluster import DevCluster, run_dev_cluster, scenario_of
 
+    configuration = load(flags, file=config)
     imported = [import_application(module) for module in modules]  # what is wrong with one is said once for all silos
     scenario = scenario_of(imported[0])
     if once and scenario is None:
@@ -325,6 +329,8 @@ def get_grain(grain: Annotated[str, typer.Argument(metavar="GRAIN", help="A grai
 @app.command("config")
 def show_config(config: ConfigOption = None, settings: SetOption = None, as_json: JsonOption = False) -> int:
     """Show every setting, its value here, and where that comes from."""
+    from silo.configuration import load
+
     configuration = load(_pairs(settings, "--set"), file=config)
     if as_json:
         shown = {each.name: {"value": each.value, "source": each.source} for each in configuration.effective()}
@@ -341,6 +347,8 @@ def token(
     config: ConfigOption = None,
 ) -> int:
     """Derive a token for clients or admins from the cluster token; its bearer cannot pass for a silo."""
+    from silo.configuration import load
+
     held = load(file=config).settings.cluster_token
     if held is None:
         raise InvalidSettings("there is no cluster token to derive from: set SILO_CLUSTER_TOKEN")
@@ -352,8 +360,16 @@ def token(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The console script: run the command and end the process with its exit code."""
-    sys.exit(invoke(arguments))
+    """The console script: run the command and end the process with its exit code.
+
+    The garbage collector is kept off what is imported: it is no garbage, and looking through it twice more when the
+    interpreter ends would take a quarter of a second. Where an application runs, `run_on` has seen to that.
+    """
+    gc.set_threshold(*COLLECTED_WHILE_IMPORTING)
+    code = invoke(arguments)
+    if not gc.get_freeze_count():
+        gc.freeze()
+    sys.exit(code)
 
 
 def invoke(arguments: Sequence[str] | None = None) -> int:
