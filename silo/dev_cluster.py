@@ -22,7 +22,7 @@ from rich.text import Text
 from silo.application import told
 from silo.configuration import without_password
 from silo.directory.errors import SiloError
-from silo.serving import READY, StopRequest, stop_request
+from silo.lifespan import READY, StopRequest, stop_request
 from silo.settings import SiloSettings
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
