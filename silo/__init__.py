@@ -156,12 +156,13 @@ _WHEN_ASKED_FOR = {"Client": "silo.client", "Silo": "silo.host", "SiloSettings":
 """Names whose modules bring most of the runtime, Redis's client and pydantic, which take longer to import than all else
 here: a module of grains needs none of them, nor does `silo --help`."""
 
+if not TYPE_CHECKING:  # to type checkers, a name that is not here shall be an error
 
-def __getattr__(name: str) -> object:
-    if name not in _WHEN_ASKED_FOR:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_WHEN_ASKED_FOR[name]), name)
-    return found
+    def __getattr__(name: str) -> object:
+        if name not in _WHEN_ASKED_FOR:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(importlib.import_module(_WHEN_ASKED_FOR[name]), name)
+        return found
 
 
 def __dir__() -> list[str]:

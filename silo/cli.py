@@ -10,8 +10,7 @@ import enum
 import gc
 import secrets
 import sys
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -188,7 +187,7 @@ def dev(
     name = cluster or f"dev-{secrets.token_hex(3)}"
     flags = {**_pairs(settings, "--set"), "cluster": name, "redis": redis, LOG_LEVEL: log_level}
     from silo.configuration import load
-    from silo.dev_cluster import DevCluster, run_dev_cluster, scenario_of
+    from silo.dev_cluster import DevCluster, own_or_given, run_dev_cluster, scenario_of
 
     configuration = load(flags, file=config)
     imported = [import_application(module) for module in modules]  # what is wrong with one is said once for all silos
@@ -204,7 +203,7 @@ def dev(
     options += ["--quiet"] if by_default else []
 
     async def develop() -> int:
-        async with _own_or_given(redis) as url:
+        async with own_or_given(redis) as url:
             plan = DevCluster(
                 modules=modules,
                 silos=silos,
@@ -407,17 +406,6 @@ def _pairs(items: Sequence[str] | None, flag: str) -> dict[str, Any]:
             raise InvalidSettings(f"{flag} takes name=value, not {item!r}")
         pairs[key] = value
     return pairs
-
-
-@asynccontextmanager
-async def _own_or_given(redis: str | None) -> AsyncGenerator[str]:
-    if redis is not None:
-        yield redis
-        return
-    from silo.embedded import EmbeddedServer
-
-    async with EmbeddedServer() as server:
-        yield server.url
 
 
 def _verdict(outcomes: Sequence[MigrationOutcome]) -> ExitCode:

@@ -48,7 +48,12 @@ class FakeSilo:
 def started(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[FakeSilo]:
     """The silos that `serve` has started, which are no real ones here."""
     queue: asyncio.Queue[FakeSilo] = asyncio.Queue()
-    monkeypatch.setattr("silo.serving.Silo", lambda *_modules, **_settings: FakeSilo(queue))
+
+    def fake(*_modules: object, settings: SiloSettings) -> FakeSilo:
+        del settings
+        return FakeSilo(queue)
+
+    monkeypatch.setattr("silo.serving.Silo", fake)
     return queue
 
 
