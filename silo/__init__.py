@@ -1,7 +1,9 @@
 """Silo: virtual actors that move between processes while they are being called."""
 
+import importlib
+from typing import TYPE_CHECKING
+
 from silo.activation.timers import GrainTimer
-from silo.client import Client
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.errors import (
     ActivationDamped,
@@ -44,7 +46,6 @@ from silo.directory.errors import (
 )
 from silo.grain import Grain, always_interleave, current_grain, grain, one_way, read_only, soft_state, timeout
 from silo.grain_context import MoveRequest, OutsideGrain
-from silo.host import Silo
 from silo.migrate import migrate
 from silo.migration.lifecycle import ActivationReason, DeactivationReason, MigrationNotice
 from silo.migration.outcome import MigrationOutcome, MoveReason, MoveStatus
@@ -62,7 +63,11 @@ from silo.placement.policy import Candidate, PlacementPolicy, PlacementView
 from silo.reference import grain_id, with_hint, with_timeout
 from silo.serialization.exceptions import RemoteError
 from silo.serialization.registry import register
-from silo.settings import SiloSettings
+
+if TYPE_CHECKING:
+    from silo.client import Client
+    from silo.host import Silo
+    from silo.settings import SiloSettings
 
 __all__ = [
     "ActivationCountPlacement",
@@ -146,3 +151,19 @@ __all__ = [
     "with_hint",
     "with_timeout",
 ]
+
+_WHEN_ASKED_FOR = {"Client": "silo.client", "Silo": "silo.host", "SiloSettings": "silo.settings"}
+"""Names whose modules bring most of the runtime, Redis's client and pydantic, which take longer to import than all else
+here: a module of grains needs none of them, nor does `silo --help`."""
+
+if not TYPE_CHECKING:  # to type checkers, a name that is not here shall be an error
+
+    def __getattr__(name: str) -> object:
+        if name not in _WHEN_ASKED_FOR:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(importlib.import_module(_WHEN_ASKED_FOR[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -17,6 +17,8 @@ from silo.directory.errors import InvalidSettings, SiloError
 
 COLLECTED_EVERY: Final = (10_000, 20, 20)
 """The garbage collector's thresholds: new objects to a look at the youngest, looks to one at the older."""
+COLLECTED_WHILE_IMPORTING: Final = (100_000, 20, 20)
+"""Likewise, while a process of ours imports what it needs, which is hardly ever garbage."""
 IMPORTING: Final = (importlib.__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 """The files whose frames stand between whoever imports a module and that module."""
 
@@ -63,8 +65,9 @@ def told(error: Exception, *callers: str) -> str:
 def run_on(loop: Loop | None, work: Coroutine[Any, Any, int]) -> int:
     """Run the work on the loop of this name; None: uvloop where it is installed.
 
-    What has been imported by now is there to stay, and the garbage collector looks at it no more. It looks less often
-    at what comes and goes, too: calls in flight are many objects, and hardly any of them is garbage of its kind.
+    What has been imported by now is there to stay, and the garbage collector looks at it no more, nor for the garbage
+    that imports have left: there is next to none. It looks less often at what comes and goes, too: calls in flight are
+    many objects, and hardly any of them is garbage of its kind.
     """
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     if loop is not Loop.ASYNCIO:
@@ -76,7 +79,6 @@ def run_on(loop: Loop | None, work: Coroutine[Any, Any, int]) -> int:
                 raise InvalidSettings("--loop uvloop: uvloop is not installed") from None
         else:
             factory = uvloop.new_event_loop
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTED_EVERY)
     with asyncio.Runner(loop_factory=factory) as runner:

@@ -35,6 +35,7 @@ from silo.messaging.link import Link
 from silo.messaging.links import Links
 from silo.messaging.permissions import Role
 from silo.messaging.transport import Transport
+from silo.messaging.transports import open_grpc
 from silo.migration.outcome import MigrationOutcome, MoveReason, MoveStatus
 from silo.moving.parts import MIGRATE, MoveOrder
 from silo.reference import Reference, grain_id, reference_binder
@@ -43,7 +44,6 @@ from silo.routing.call import Answer, Call
 from silo.routing.limits import VERDICT_GRACE_S
 from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
 from silo.serialization.serializer import Serializer
-from silo.surroundings import open_grpc
 from silo.tasks import Tasks
 from silo.wire.frames import OUTCOMES, VALUE, Cancel, Frame, Gateways, GoAway, Outcome, Reply, Request
 

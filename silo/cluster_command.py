@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from silo import terminal
-from silo.configuration import load
 from silo.directory.errors import CallTimeout, InvalidSettings, SiloError
 from silo.logs import configure
 
@@ -65,14 +64,15 @@ class Reach:
             NoGateway, HandshakeRefused: likewise, and no silo could be reached, or would have to do with this client.
             SiloError: what the work raises.
         """
+        from silo.client import Client  # whoever only asks for help need not load the runtime, nor pydantic
+        from silo.configuration import load
+
         settings = load({"cluster": self.cluster, "redis": self.redis}, file=self.config).settings
         if settings.redis is None and not self.gateway:
             raise InvalidSettings(
                 "which cluster? Give --redis URL (SILO_REDIS), or --gateway HOST:PORT of one of its silos"
             )
         configure("warning", settings.telemetry.log_format)
-        from silo.client import Client  # whoever only asks for help need not load the runtime
-
         held = settings.cluster_token
         timeout_s = self.timeout if within_s is None else within_s
 

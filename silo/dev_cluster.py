@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,8 @@ from rich.text import Text
 from silo.application import told
 from silo.configuration import without_password
 from silo.directory.errors import SiloError
-from silo.serving import READY, StopRequest, stop_request
+from silo.embedded import EmbeddedServer
+from silo.lifespan import READY, StopRequest, stop_request
 from silo.settings import SiloSettings
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
@@ -202,3 +203,13 @@ def scenario_of(module: ModuleType) -> Scenario | None:
     if not inspect.iscoroutinefunction(found) or len(inspect.signature(found).parameters) != 1:
         return None
     return found
+
+
+@contextlib.asynccontextmanager
+async def own_or_given(redis: str | None) -> AsyncGenerator[str]:
+    """The URL of the server to use: the given one's, or that of one of our own, which lives as long as the block."""
+    if redis is not None:
+        yield redis
+        return
+    async with EmbeddedServer() as server:
+        yield server.url

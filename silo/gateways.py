@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from silo.directory.errors import InvalidSettings, MembershipUnavailable
-from silo.directory.members_reader import MembersReader
 from silo.directory.membership import View
-from silo.directory.redis_connection import RedisClient, open_redis
-from silo.settings import split_endpoint
+from silo.endpoints import split_endpoint
+
+if TYPE_CHECKING:
+    from silo.directory.members_reader import MembersReader
 
 KNOCK_PAUSE_S = 0.5
 """The pause between two rounds over endpoints of which none answered."""
@@ -46,14 +47,16 @@ class RedisGateways:
         self._cluster = cluster
 
     async def follow(self, follower: GatewayFollower) -> None:
+        from silo.directory.members_reader import MembersReader  # redis-py takes its time, and lists need none
+        from silo.directory.redis_connection import open_redis
+
         redis = open_redis(self._url)
         try:
-            await self._read(redis, follower)
+            await self._read(MembersReader(redis, self._cluster), follower)
         finally:
             await redis.aclose()
 
-    async def _read(self, redis: RedisClient, follower: GatewayFollower) -> None:
-        reader = MembersReader(redis, self._cluster)
+    async def _read(self, reader: MembersReader, follower: GatewayFollower) -> None:
         reader.subscribe(follower.on_view)
         while not reader.view.version:
             try:

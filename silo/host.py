@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import InvalidSettings, SiloError
 from silo.directory.membership import View
+from silo.endpoints import split_endpoint
 from silo.kinds import GrainKind, KindRegistry, OnBusy, collect_kinds, kind_of
 from silo.logs import get_logger
 from silo.migration.outcome import MigrationOutcome, MoveReason
@@ -17,7 +18,7 @@ from silo.placement.rules import parse_rule
 from silo.reference import grain_id
 from silo.runtime import Runtime
 from silo.serialization.registry import DEFAULT_REGISTRY, TypeRegistry
-from silo.settings import SiloSettings, split_endpoint
+from silo.settings import SiloSettings
 from silo.surroundings import Surroundings, real_surroundings
 from silo.tasks import cancelled
 

@@ -21,6 +21,7 @@ from silo.directory.errors import Closed, HandshakeRefused, MembershipUnavailabl
 from silo.directory.lives import Lives
 from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, TurnRight, View
 from silo.directory.registrar import Registrar
+from silo.endpoints import endpoint_of, split_endpoint
 from silo.gateway import Gateway
 from silo.grain_desk import GrainDesk
 from silo.grain_records import DeactivationReport, GrainReport
@@ -52,7 +53,7 @@ from silo.routing.seeking import Seeking
 from silo.routing.waking import Chance
 from silo.serialization.registry import TypeRegistry
 from silo.serialization.serializer import Serializer
-from silo.settings import SiloSettings, endpoint_of, split_endpoint
+from silo.settings import SiloSettings
 from silo.sweeper import Sweeper
 from silo.tasks import Tasks
 from silo.wire.frames import Cancel, Frame, GoAway, Load, Reply, Request, Seek, SeekAnswer, Unsettled

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import ipaddress
 import math
 import re
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from pydantic_settings import NoDecode
 from silo.directory.addresses import CLUSTER_PATTERN
 from silo.directory.errors import InvalidSettings
 from silo.directory.lease_settings import LeaseSettings
+from silo.endpoints import is_loopback, is_wildcard, split_endpoint
 from silo.messaging.limits import LinkLimits
 
 KIB = 1024
@@ -43,39 +43,6 @@ Seconds = Annotated[float, Gt(0)]
 SecondsOrNone = Annotated[float, Ge(0)]
 Count = Annotated[int, Ge(1)]
 Bytes = Annotated[int, Ge(1)]
-
-
-def split_endpoint(text: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`; raises ValueError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{text!r} is not an endpoint of the form host:port")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        ipaddress.IPv6Address(host)
-    elif ":" in host:
-        raise ValueError(f"{text!r} is not an endpoint: write an IPv6 address in brackets, [::1]:7000")
-    return host, int(port)
-
-
-def endpoint_of(host: str, port: int) -> str:
-    """The two as one text, which `split_endpoint` takes apart."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the host is reached from this machine alone. Names are not looked up: all but localhost may be public."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
 
 
 def _endpoint(text: str) -> str:
@@ -138,9 +105,7 @@ class RefusedSettings(InvalidSettings):
 class _Checked(BaseModel):
     """What all groups share: frozen, exact about names, and wrong in one way only: InvalidSettings."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
     if not TYPE_CHECKING:  # type checkers shall see the fields as the constructor's parameters
 
@@ -323,11 +288,11 @@ class SiloSettings(_Checked):
                 "call every grain: set SILO_CLUSTER_TOKEN to a secret, or accept it in so many words with --insecure "
                 "(insecure = true)"
             )
-        if _is_wildcard(host) and self.advertise is None:
+        if is_wildcard(host) and self.advertise is None:
             raise ValueError(
                 f"{self.listen} is no address to dial: say with --advertise HOST:PORT where others find it"
             )
-        if self.advertise is not None and _is_wildcard(split_endpoint(self.advertise)[0]):
+        if self.advertise is not None and is_wildcard(split_endpoint(self.advertise)[0]):
             raise ValueError(f"advertise: {self.advertise} is no address that others can dial")
         if self.cloudpickle and self.cluster_token is None:
             raise ValueError(

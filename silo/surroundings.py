@@ -20,9 +20,11 @@ from silo.directory.redis_connection import open_sync
 from silo.directory.redis_directory import RedisDirectory
 from silo.directory.redis_hints import RedisHints
 from silo.directory.redis_membership import RedisMembershipTable
+from silo.endpoints import split_endpoint
 from silo.messaging.greeting import Credentials
 from silo.messaging.permissions import Role
 from silo.messaging.transport import Transport
+from silo.messaging.transports import open_grpc, open_tcp
 from silo.persistence.contract import GrainStorage
 from silo.persistence.redis_storage import RedisStorage
 
@@ -94,8 +96,6 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
 
 def _open_wire(settings: SiloSettings) -> LeaseWire:
     """The listener by which leases talk; raises EndpointUnusable, or HandshakeRefused where the token is no silo's."""
-    from silo.settings import split_endpoint
-
     host, _ = split_endpoint(settings.listen)
     advertised, _ = split_endpoint(settings.advertise) if settings.advertise is not None else (host, 0)
     token = settings.cluster_token
@@ -111,17 +111,3 @@ def _open_wire(settings: SiloSettings) -> LeaseWire:
         )
     except OSError as error:
         raise EndpointUnusable(f"the lease cannot listen on {host}:{settings.lease_port}: {error}") from error
-
-
-def open_grpc(services: Sequence[Callable[[grpc.aio.Server], None]] = ()) -> Transport:
-    """The gRPC transport; grpc is imported only where it is used."""
-    from silo.messaging.grpc_transport import GrpcTransport
-
-    return GrpcTransport(services=services)
-
-
-def open_tcp() -> Transport:
-    """The transport of the direct lane."""
-    from silo.messaging.direct_transport import DirectTransport
-
-    return DirectTransport()

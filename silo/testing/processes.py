@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from silo.serving import READY
+from silo.lifespan import READY
 
 START_TIMEOUT_S = 30.0
 """How long a silo process may take until it says that it is ready."""

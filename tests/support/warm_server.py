@@ -27,14 +27,21 @@ from typing import Final
 
 IMPORTED: Final = (
     "silo.cli",
-    "silo.serving",
-    "silo.host",
+    "silo.client",
+    "silo.configuration",
+    "silo.dev_cluster",
+    "silo.directory.members_reader",
+    "silo.management",
     "silo.management_service",
+    "silo.messaging.direct_transport",
     "silo.messaging.grpc_transport",
+    "silo.serving",
     "silo.testing.witness",
+    "typer._adapters",
     "uvloop",
 )
-"""What silos and callers import. No grains: a process has those that it is told to have."""
+"""What silos and callers import, and what they, typer too, import only when it is used. No grains: a process has those
+that it is told to have."""
 ORDER_BYTES_MAX: Final = 1 << 17
 STREAMS: Final = 3
 WARM: Final = b"warm"

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from silo.dev_cluster import DevCluster, ScenarioFailed, run_dev_cluster, scenario_of
-from silo.serving import READY
+from silo.lifespan import READY
 from silo.settings import SiloSettings
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("warm_processes")
 TIMEOUT_S = 20.0
 HEAD = """
 import asyncio, os, sys
-from silo.serving import READY, stop_request
+from silo.lifespan import READY, stop_request
 
 name = sys.argv[sys.argv.index("--name") + 1]
 

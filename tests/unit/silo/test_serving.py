@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import types
-from typing import Any, Self
+from typing import Self
 
 import pytest
 
-from silo.serving import READY, serve, stop_request
+from silo.lifespan import READY, stop_request
+from silo.serving import serve
 from silo.settings import SiloSettings
 
 TIMEOUT_S = 10.0
@@ -48,9 +48,12 @@ class FakeSilo:
 def started(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[FakeSilo]:
     """The silos that `serve` has started, which are no real ones here."""
     queue: asyncio.Queue[FakeSilo] = asyncio.Queue()
-    host: Any = types.ModuleType("silo.host")
-    host.Silo = lambda *modules, settings: FakeSilo(queue)  # pyright: ignore[reportUnknownLambdaType] - stands for any
-    monkeypatch.setitem(sys.modules, "silo.host", host)
+
+    def fake(*_modules: object, settings: SiloSettings) -> FakeSilo:
+        del settings
+        return FakeSilo(queue)
+
+    monkeypatch.setattr("silo.serving.Silo", fake)
     return queue
 
 
@@ -117,7 +120,7 @@ async def test_the_second_signal_ends_the_process_at_once(number: signal.Signals
 
 CHILD = """
 import asyncio
-from silo.serving import stop_request
+from silo.lifespan import stop_request
 
 async def wait():
     async with stop_request(with_parent=True, stacks=True) as request:
