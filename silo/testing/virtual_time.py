@@ -182,8 +182,9 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             raise RuntimeError(CLOSED)
         if context is None:
             context = contextvars.copy_context()
+        node = context.get(CURRENT_NODE, None) or self._world
         called = Callback(callback, args, context)
-        self._enqueue(context.get(CURRENT_NODE, None) or self._world, called)
+        self._enqueue(node, called)
         return called
 
     def call_soon_threadsafe(
@@ -232,10 +233,13 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def _enqueue(self, node: Node, callback: Callback | Timer) -> None:
         if node.state is _KILLED or self._burying:
             return
-        callback.order = self._order = self._order + 1
-        callbacks = node.callbacks
+        self._order = callback.order = self._order + 1
+        callbacks, ready = node.callbacks, self._ready
         if not callbacks and node.state is _RUNNING:
-            insort(self._ready, node.rank)
+            if ready:
+                insort(ready, node.rank)
+            else:
+                ready.append(node.rank)
         callbacks.append(callback)
 
     # Tasks and futures
