@@ -27,7 +27,7 @@ class Registration(msgspec.Struct, frozen=True):
     life: str = ""
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """What one silo knows of one bucket: entries that were written there and that it has not seen replaced.
 
     Each is written as it is, epoch and all, where no row stands or one of a lower epoch. But a life that was settled
@@ -56,7 +56,7 @@ class Claim(msgspec.Struct, frozen=True):
     floor: int = 0
 
 
-class Inquiry(msgspec.Struct, frozen=True):
+class Inquiry(msgspec.Struct, frozen=True, gc=False):
     """A question after the life of one bucket.
 
     Args:
@@ -69,7 +69,7 @@ class Inquiry(msgspec.Struct, frozen=True):
     members: tuple[SiloAddress, ...] = ()
 
 
-class Standing(msgspec.Struct, frozen=True):
+class Standing(msgspec.Struct, frozen=True, gc=False):
     """How a bucket stands.
 
     Args:

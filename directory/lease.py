@@ -422,10 +422,11 @@ class LeaseCore:
         return True
 
     def _adopt(self, table: Table, sent_at: float, now: float, *, rejoined: bool) -> None:
-        if table.id in self._lost:
+        if self._lost and table.id in self._lost:
             return
+        is_another = table.run != self._table.run and table.id != self._table.id
         row = next((row for row in table.rows if row.silo == self._me), None)
-        if self._row is not None and table.id != self._table.id:
+        if self._row is not None and is_another:
             if sent_at < self._known_at:
                 return  # it may be of before: which of two tables is the later one, only the order of asking tells
             self._lose(self._table.id, now)
@@ -435,7 +436,7 @@ class LeaseCore:
         if self._is_older(table, row):
             return
         newer, was = table.version > self._table.version, self.phase
-        if table.id != self._table.id:
+        if is_another:
             self._known_at = now
         self._table = table
         self.observations.take(table, self._me, now)
@@ -444,7 +445,7 @@ class LeaseCore:
         if newer:
             self.view = View(table)
             self._orders.append(AdoptView(self.view))
-        self.promises.learn(View(table), sent_at)
+        self.promises.learn(table, sent_at)
         if newer and self._me is not None:
             others = others_at(table, table.version, self._me)
             self._others = tuple(sorted(others))
@@ -578,6 +579,8 @@ class LeaseCore:
         self._watched = set(near)
 
     def _bury_proven(self) -> None:
+        if not self._proven:
+            return
         self._proven &= set(self.observations)
         for silo in sorted(self._proven - self._burying):
             self._burying.add(silo)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.lease_settings import LeaseSettings
-from silo.directory.membership import Verdict, View, table_id
+from silo.directory.membership import Table, Verdict, View, table_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,15 @@ class Promises:
         self.bound[verdict.target] = Binding(now, verdict.run, version, seq)
         return True
 
-    def learn(self, view: View, sent_at: float) -> None:
+    def learn(self, table: Table, sent_at: float) -> None:
         """Shed what the table has made void, as this answer to a request of that time shows."""
+        if self.bound:
+            self._unbind(View(table), sent_at)
+        for kept in (self.acknowledged, self.heard):
+            for silo in [silo for silo, at in kept.items() if sent_at - at > self._settings.wait_s]:
+                del kept[silo]
+
+    def _unbind(self, view: View, sent_at: float) -> None:
         for silo, binding in list(self.bound.items()):
             row = view.row(silo)
             if table_id(binding.run) != view.table.id:
@@ -81,9 +88,6 @@ class Promises:
                 void = row.dead is None and sent_at >= binding.at and self.is_void(binding, view, row.seq)
             if void:
                 del self.bound[silo]
-        for kept in (self.acknowledged, self.heard):
-            for silo in [silo for silo, at in kept.items() if sent_at - at > self._settings.wait_s]:
-                del kept[silo]
 
     def is_void(self, binding: Binding, view: View, seq: int) -> bool:
         """Whether no verdict that was assented to can take effect in this table."""

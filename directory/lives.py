@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import assert_never
+from typing import Final, assert_never
 
 from silo.directory.addresses import Entry, GrainId
 from silo.directory.directory_scripts import DIRECTORY_BUCKETS, bucket_of
@@ -25,6 +25,8 @@ from silo.directory.settling import (
     Seen,
     SendClaim,
 )
+
+_DRAINED: Final = Drained()
 
 
 class Registering:
@@ -121,7 +123,7 @@ class Lives:
         self._out[bucket] -= 1
         if not self._out[bucket] and bucket in self._draining:
             self._draining.discard(bucket)
-            self.tell(bucket, Drained())
+            self.tell(bucket, _DRAINED)
         settling = self._buckets[bucket]
         return settling.is_settled and settling.life == life
 
@@ -148,8 +150,9 @@ class Lives:
 
     def seen(self, bucket: int, life: str, *, is_settled: bool) -> None:
         known = self._buckets[bucket]
-        if not (known.is_settled and known.life == life):  # else it is as it was: what most looks show
-            self.tell(bucket, Seen(life, is_settled))
+        if life == known.life and (known.phase is Phase.SETTLED or not is_settled):
+            return  # it is as it was: what most looks show
+        self.tell(bucket, Seen(life, is_settled))
 
     def unsettled(self) -> list[tuple[int, str]]:
         """The buckets that wait for the claims of others, and their lives."""
@@ -190,7 +193,7 @@ class Lives:
                     if self._out[bucket]:
                         self._draining.add(bucket)
                     else:
-                        self.tell(bucket, Drained())
+                        self.tell(bucket, _DRAINED)
                 case SendClaim(over):
                     self._claims[bucket] = over
                     self.work.set()

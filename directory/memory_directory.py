@@ -70,31 +70,32 @@ class DirectoryRows:
         return True
 
     def claim(self, claim: Claim) -> Standing:
-        head = self._heads[claim.bucket]
-        if claim.life not in ("", head.life):
+        head, entries, rows = self._heads[claim.bucket], claim.entries, self._rows
+        if claim.life and claim.life != head.life:
             return Standing(head.life, head.is_settled)
         if not head.life or claim.over == head.life:
             self._begin_life(head, claim)
-        head.counter = max(head.counter, claim.floor)
-        rows = self._rows
-        if head.is_settled and claim.silo not in head.said and any(map(self._is_news, claim.entries)):
-            self._begin_life(head, claim)  # it was settled without this silo: what the others know is in doubt
-            return Standing(head.life, head.is_settled)
-        for entry in filter(self._is_news, claim.entries):
-            rows[entry.grain] = entry
-            head.counter = max(head.counter, entry.epoch)
+        if claim.floor > head.counter:
+            head.counter = claim.floor
+        if entries:  # most buckets have none
+            if head.is_settled and claim.silo not in head.said and any(map(self._is_news, entries)):
+                self._begin_life(head, claim)  # it was settled without this silo: what the others know is in doubt
+                return Standing(head.life, head.is_settled)
+            for entry in filter(self._is_news, entries):
+                rows[entry.grain] = entry
+                head.counter = max(head.counter, entry.epoch)
         if claim.whole:
             head.said.add(claim.silo)
-        strays = self._strays(claim) if claim.sweeps else ()
-        return Standing(head.life, head.is_settled, tuple(rows.get(entry.grain) for entry in claim.entries), strays)
+        stand = tuple([rows.get(entry.grain) for entry in entries]) if entries else ()
+        return Standing(head.life, head.is_settled, stand, self._strays(claim) if claim.sweeps else ())
 
     def _is_news(self, entry: Entry) -> bool:
         row = self._rows.get(entry.grain)
         return row is None or row.epoch < entry.epoch
 
     def _strays(self, claim: Claim) -> tuple[Entry, ...]:
-        of_bucket = (row for row in self._rows.values() if bucket_of(str(row.grain)) == claim.bucket)
-        strays = [row for row in of_bucket if row.silo == claim.silo and row not in claim.entries]
+        of_silo = [row for row in self._rows.values() if row.silo == claim.silo and row not in claim.entries]
+        strays = [row for row in of_silo if bucket_of(str(row.grain)) == claim.bucket]
         return tuple(strays[:STRAYS_MAX])
 
     def _begin_life(self, head: _Head, claim: Claim) -> None:

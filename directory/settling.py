@@ -14,17 +14,18 @@ over: its answer counts for nothing, and what it made must not be missing from t
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
 
 # --------------------------------------------------------------------------------------------------------------- events
 
 
-class Needed(msgspec.Struct, frozen=True):
+class Needed(msgspec.Struct, frozen=True, gc=False):
     """Somebody wants to register a grain of this bucket."""
 
 
-class Doubted(msgspec.Struct, frozen=True):
+class Doubted(msgspec.Struct, frozen=True, gc=False):
     """The bucket may have lost rows.
 
     Args:
@@ -35,18 +36,18 @@ class Doubted(msgspec.Struct, frozen=True):
     is_over: bool = False
 
 
-class Drained(msgspec.Struct, frozen=True):
+class Drained(msgspec.Struct, frozen=True, gc=False):
     """No registration of this silo is out."""
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """This silo has said what it knows; the bucket has this life."""
 
     life: str
     is_settled: bool
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Seen(msgspec.Struct, frozen=True, gc=False):
     """The bucket was seen to have this life."""
 
     life: str
@@ -54,15 +55,16 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 Event = Needed | Doubted | Drained | Claimed | Seen
+_DOUBTED: Final = Doubted()
 
 # --------------------------------------------------------------------------------------------------------------- orders
 
 
-class AwaitRegistrations(msgspec.Struct, frozen=True):
+class AwaitRegistrations(msgspec.Struct, frozen=True, gc=False):
     """Say `Drained` once no registration of this silo is out; none goes out from now on."""
 
 
-class SendClaim(msgspec.Struct, frozen=True):
+class SendClaim(msgspec.Struct, frozen=True, gc=False):
     """Claim all that this silo serves in the bucket, and say `Claimed` with what comes of it.
 
     Args:
@@ -72,7 +74,7 @@ class SendClaim(msgspec.Struct, frozen=True):
     over: str
 
 
-class Open(msgspec.Struct, frozen=True):
+class Open(msgspec.Struct, frozen=True, gc=False):
     """Registrations may go out."""
 
 
@@ -107,27 +109,27 @@ class BucketSettling:
 
     def on(self, event: Event) -> list[Order]:
         """What follows from the event; nothing, where that changes nothing."""
-        match self.phase, event:
+        match self.phase, event:  # what comes for every bucket whenever a silo starts is first
             case Phase.UNKNOWN, Needed() | Doubted():
-                return self._drain(Doubted())
-            case ((Phase.CLAIMED | Phase.SETTLED), Doubted()):
-                return self._drain(event)
+                return self._drain(_DOUBTED)
             case Phase.DRAINING, Drained():
                 self.phase = Phase.CLAIMING
                 return [SendClaim(self._over)]
-            case Phase.CLAIMING, Doubted(is_over):
-                self._again = Doubted(is_over or (self._again is not None and self._again.is_over))
-                return []
             case Phase.CLAIMING, Claimed(life, is_settled):
                 self.life, self._over = life, ""
                 if self._again is not None:
                     again, self._again = self._again, None
                     return self._drain(again)
                 return self._settled_if(is_settled)
-            case ((Phase.CLAIMED | Phase.SETTLED), Seen(life)) if life != self.life:
-                return self._drain(Doubted())
-            case Phase.CLAIMED, Seen(_, is_settled):
+            case Phase.CLAIMED, Seen(life, is_settled) if life == self.life:
                 return self._settled_if(is_settled)
+            case ((Phase.CLAIMED | Phase.SETTLED), Doubted()):
+                return self._drain(event)
+            case ((Phase.CLAIMED | Phase.SETTLED), Seen(life)) if life != self.life:
+                return self._drain(_DOUBTED)
+            case Phase.CLAIMING, Doubted(is_over):
+                self._again = Doubted(is_over or (self._again is not None and self._again.is_over))
+                return []
             case _:
                 return []  # it is known, or will be with what is under way; or nobody has needed it yet
 

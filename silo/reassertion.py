@@ -160,13 +160,15 @@ class Reassertion:
         del self._parts[part.name]
 
     def _buckets_of(self, part: _Part) -> list[int]:
-        names = map(self._directory.part_of, range(DIRECTORY_BUCKETS))
-        return [bucket for bucket, name in enumerate(names) if name == part.name]
+        part_of, name = self._directory.part_of, part.name
+        return [bucket for bucket in range(DIRECTORY_BUCKETS) if part_of(bucket) == name]
 
     # ----------------------------------------------------------------------------------------------------------- claims
 
     async def _claim(self, buckets: Collection[int]) -> None:
         """Claim what is to be claimed of these, a round after the other. What cannot be now is put off, and no more."""
+        if not self._due:
+            return
         due = {bucket: self._due.pop(bucket) for bucket in buckets if bucket in self._due}
         try:
             served = await self._served(due)
@@ -204,14 +206,13 @@ class Reassertion:
         """Buckets with few rows, many at a time; what has been claimed is due no more."""
         for claim, standing in zip(claims, await self._directory.claim(claims), strict=True):
             try:
-                await self._on_standing(claim, standing, served[claim.bucket])
+                stands = self._expect_life(claim, standing)
+                if claim.entries or stands.strays:  # few buckets have any where a silo starts
+                    await self._heed_rows(stands, served[claim.bucket])
+                self._on_claimed(claim, stands)
                 del due[claim.bucket]
             except DirectoryUnavailable as error:
                 _tell_put_off(error)
-
-    def _sweeps(self, bucket: int) -> bool:
-        """Whether rows of this silo may stand there that are over: a newcomer has none."""
-        return bool(self._lives.life(bucket))
 
     async def _served(self, buckets: Mapping[int, str]) -> dict[int, list[Entry]]:
         """What stands in these buckets for all that is known here."""
@@ -230,7 +231,9 @@ class Reassertion:
             part = entries[start : start + CLAIM_ROWS_MAX]
             claim = self._claim_of(bucket, life, part, whole=start + CLAIM_ROWS_MAX >= len(entries))
             (standing,) = await self._directory.claim([claim])
-            await self._on_standing(claim, standing, part)
+            stands = self._expect_life(claim, standing)
+            await self._heed_rows(stands, part)
+            self._on_claimed(claim, stands)
 
     def _claim_of(self, bucket: int, life: str, entries: Sequence[Entry], *, whole: bool = True) -> Claim:
         return Claim(
@@ -240,12 +243,13 @@ class Reassertion:
             life,
             new_life=self._new_life(),
             whole=whole,
-            sweeps=whole and self._sweeps(bucket),
+            sweeps=whole and bool(self._lives.life(bucket)),  # rows that are over: a newcomer has none
             floor=self._lives.floor(bucket),
         )
 
-    async def _on_standing(self, claim: Claim, standing: Standing | None, entries: Sequence[Entry]) -> None:
-        """What follows from the answer to a claim.
+    @staticmethod
+    def _expect_life(claim: Claim, standing: Standing | None) -> Standing:
+        """The answer to a claim, if it is of the life that was claimed.
 
         Raises:
             DirectoryUnavailable: it is to be claimed once more.
@@ -254,6 +258,14 @@ class Reassertion:
             raise DirectoryUnavailable(f"bucket {claim.bucket} could not be claimed")
         if standing.life != claim.life:
             raise DirectoryUnavailable(f"bucket {claim.bucket} has begun another life while it was claimed")
+        return standing
+
+    async def _heed_rows(self, standing: Standing, entries: Sequence[Entry]) -> None:
+        """What follows from the rows that stand where these were claimed, and from others that name this silo.
+
+        Raises:
+            DirectoryUnavailable: it is to be claimed once more.
+        """
         for entry, stands in zip(entries, standing.entries, strict=True):
             if stands is not None and stands != entry:
                 self._catalog.outdone(entry, stands)
@@ -262,7 +274,10 @@ class Reassertion:
         for entry in standing.strays:
             if not self._catalog.is_given_back(entry) and not self._catalog.is_served(entry):
                 await self._registrar.unregister(entry)
-        if self._sweeps(claim.bucket) and standing.life != self._lives.life(claim.bucket):
+
+    def _on_claimed(self, claim: Claim, standing: Standing) -> None:
+        before = self._lives.life(claim.bucket)
+        if before and before != standing.life:
             self._cache.clear()  # its floors keep out rows that are of before and true again
         if claim.whole:
             self._lives.claimed(claim.bucket, standing.life, is_settled=standing.is_settled)
@@ -301,8 +316,12 @@ class Reassertion:
                 members = tuple(row.silo for row in view.living())
             self._tell(part, waiting, view)
         asked = [Inquiry(bucket, life, members) for bucket, life in waiting.items()]
-        turn = [bucket for bucket in buckets if bucket % self._turns == part.turn and bucket not in waiting]
-        asked += [Inquiry(bucket) for bucket in turn if lives.is_known(bucket)]
+        turn = range(part.turn, DIRECTORY_BUCKETS, self._turns)
+        asked += [
+            Inquiry(bucket)
+            for bucket in turn
+            if self._directory.part_of(bucket) == part.name and bucket not in waiting and lives.is_known(bucket)
+        ]
         part.turn = (part.turn + 1) % self._turns
         for inquiry, standing in zip(asked, await self._directory.inquire(asked), strict=True):
             if standing is not None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from silo.testing.tasks import Callback, Timer
+from silo.testing.tasks import Callback, Timer, name_of, trace_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,6 +58,7 @@ class Node:
         self.callbacks: deque[Callback | Timer] = deque()
         """What is to run next, in order: the loop's own."""
         self._loop = loop
+        self._trace_lines: dict[str, bytes] = {}
         self._on_kill: dict[Callable[[], None], None] = {}
         self.context = contextvars.Context()
         """The context in which the node's first task runs; whatever is started in it belongs to the node."""
@@ -65,6 +66,14 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<Node {self.name} {self.state.value}>"
+
+    def trace_line(self, callback: object) -> bytes:
+        """What the trace takes in for a step of this node that is no task's: a few names, again and again."""
+        name = name_of(callback)
+        line = self._trace_lines.get(name)
+        if line is None:
+            line = self._trace_lines[name] = trace_line(self.name, name)
+        return line
 
     def create_task(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
         """Run a coroutine as part of this node. After a kill the task neither runs nor ends: wait for it with care."""

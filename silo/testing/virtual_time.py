@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import contextvars
 import gc
-import heapq
 import random
 import struct
 import sys
@@ -20,10 +19,11 @@ import weakref
 import zlib
 from bisect import insort
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from heapq import heapify, heappop, heappush
 from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from silo.testing.nodes import CURRENT_NODE, Node, NodeState
-from silo.testing.tasks import Callback, NumberedFuture, NumberedTask, Timer, name_of, put_away, trace_line
+from silo.testing.tasks import Callback, NumberedFuture, NumberedTask, Timer, name_of, put_away
 from silo.testing.tasks import describe_task as describe_task  # for those who look at a loop's pending tasks
 
 T = TypeVar("T")
@@ -37,6 +37,8 @@ CANCELLED_TIMERS_MAX = 1_000
 """How many cancelled timers may lie in the heap before it is swept."""
 TASKS_KEPT_MIN = 1_000
 """How many references to tasks may lie about before those of tasks that have ended are swept."""
+UNTRACED_MAX = 10_000
+"""How many pieces of the trace may lie about before it takes them in."""
 CLOSED: Final = "Event loop is closed"
 _clock_bytes: Final = struct.Struct("<d").pack
 _RUNNING: Final = NodeState.RUNNING
@@ -99,8 +101,9 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._leaks_allowed = leaks_allowed
         self._on_step = on_step
         self.steps = 0
-        self.trace = 0
-        """A checksum over all steps made: when, by which node, what. Two runs with equal traces went the same way."""
+        self._trace = 0
+        self._untraced: list[bytes] = []
+        """The steps that the trace has not taken in yet."""
         self._order = 0
         self._nodes: list[Node] = []
         """Those that were not killed, in the order in which they were made."""
@@ -110,6 +113,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._world = self.node("world")
         self._timers: list[tuple[float, int, Timer]] = []
         self._timers_cancelled = 0
+        self._on_timer_cancelled = self._timer_cancelled
         self._tasks: dict[int, tuple[weakref.ref[asyncio.Task[Any]], Node]] = {}
         """By number: without a callback of the reference, and without a hash in Python, for each."""
         self._tasks_kept_max = TASKS_KEPT_MIN
@@ -156,6 +160,16 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         known = [(reference(), node) for reference, node in self._tasks.values()]
         return [(task, node) for task, node in known if task is not None and not task.done()]
 
+    @property
+    def trace(self) -> int:
+        """A checksum over all steps made: when, by which node, what. Two runs with equal traces went the same way."""
+        self._take_in_trace()
+        return self._trace
+
+    def _take_in_trace(self) -> None:
+        self._trace = _checksum(b"".join(self._untraced), self._trace)
+        self._untraced.clear()
+
     # Time and callbacks
 
     def time(self) -> float:
@@ -199,9 +213,9 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         if context is None:
             context = contextvars.copy_context()
         node = context.get(CURRENT_NODE, None) or self._world
-        timer = Timer(when, callback, args, context, node, self._timer_cancelled)
-        self._order += 1
-        heapq.heappush(self._timers, (when, self._order, timer))
+        timer = Timer(when, callback, args, context, node, self._on_timer_cancelled)
+        self._order = order = self._order + 1
+        heappush(self._timers, (when, order, timer))
         return timer
 
     @property
@@ -212,25 +226,27 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def _timer_cancelled(self) -> None:
         self._timers_cancelled += 1
         if self._timers_cancelled > CANCELLED_TIMERS_MAX and self._timers_cancelled * 2 > len(self._timers):
-            self._timers = [timer for timer in self._timers if not timer[2].is_cancelled]
-            heapq.heapify(self._timers)
+            self._timers[:] = [timer for timer in self._timers if not timer[2].is_cancelled]
+            heapify(self._timers)
             self._timers_cancelled = 0
 
     def _enqueue(self, node: Node, callback: Callback | Timer) -> None:
         if node.state is _KILLED or self._burying:
             return
-        callback.order = self._order = self._order + 1
-        callbacks = node.callbacks
+        self._order = callback.order = self._order + 1
+        callbacks, ready = node.callbacks, self._ready
         if not callbacks and node.state is _RUNNING:
-            insort(self._ready, node.rank)
+            if ready:
+                insort(ready, node.rank)
+            else:
+                ready.append(node.rank)
         callbacks.append(callback)
 
     # Tasks and futures
 
     def create_future(self) -> asyncio.Future[Any]:
-        self._futures_made += 1
         future: NumberedFuture[Any] = NumberedFuture(loop=self)
-        future.number = self._futures_made
+        self._futures_made = future.number = self._futures_made + 1
         return future
 
     def create_task(  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - admits no generators
@@ -242,17 +258,18 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         **options: Any,
     ) -> asyncio.Task[T]:
         """As asyncio does; the task belongs to its context's node. Each loop counts tasks from 1, so traces repeat."""
-        self._check_open()
-        self._tasks_made += 1
-        name = name or f"task-{self._tasks_made}"
+        if self._is_closed:
+            raise RuntimeError(CLOSED)
+        self._tasks_made = number = self._tasks_made + 1
+        name = name or f"task-{number}"
         node = (CURRENT_NODE.get() if context is None else context.get(CURRENT_NODE, None)) or self._world
         task: asyncio.Task[T]
         if self._task_factory is None:
-            task = NumberedTask(self._tasks_made, node.name, coro, loop=self, name=name, context=context, **options)
+            task = NumberedTask(number, node.name, coro, loop=self, name=name, context=context, **options)
         else:
             task = self._task_factory(self, coro, name=name, context=context, **options)
         self._keep(task, node)
-        if node.state is NodeState.KILLED or self._burying:
+        if node.state is _KILLED or self._burying:
             self._killed_tasks.append(task)  # it never runs: kept until it is put away
         return task
 
@@ -284,8 +301,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         asyncio._set_running_loop(self)
         self._is_running = True
         try:
-            while not self._is_stopping:
-                self._step()
+            self._make_steps()
         finally:
             self._is_running = self._is_stopping = False
             asyncio._set_running_loop(None)
@@ -311,46 +327,52 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def _stop_when_done(self, _future: asyncio.Future[Any]) -> None:
         self._is_stopping = True
 
-    def _step(self) -> None:
-        """Run one callback, after having moved the clock on if nothing can run now.
+    def _make_steps(self) -> None:
+        """Run callbacks one by one until it is to stop; where none can run now, the clock moves on.
 
         This is most of what a simulation costs beside its program: hence in one piece, and nothing is looked up twice.
         """
-        timers, ready = self._timers, self._ready
-        if timers and timers[0][0] <= self._now:
-            self._enqueue_due_timers()
-        while not ready:
-            self._move_on()
-        index = self._pick() if len(ready) > 1 else 0
-        node = ready[index][1]
-        callbacks = node.callbacks
-        called = callbacks.popleft()
-        if not callbacks:
-            del ready[index]
-        if called.is_cancelled:
-            return
-        self.steps += 1
-        if self.steps > self._steps_max:
-            raise LimitReached(
-                f"the run passed {self._steps_max} steps at {self._now:.6f} s; waiting are:\n{self._waiting()}"
-            )
-        now = self._now = self._now + self._step_s
-        callback = called.callback
-        owner: object = getattr(callback, "__self__", None)
-        line = owner.line if type(owner) is NumberedTask else trace_line(node.name, name_of(callback))
-        # The clock's bytes, not its digits: this is done for every step, and writing a float out is most of it.
-        self.trace = _checksum(_clock_bytes(now) + line, self.trace)
-        if self._on_step is not None:
-            self._on_step(now, node.name, name_of(callback))
-        try:
-            called.context.run(callback, *called.args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # as asyncio does: whatever it is, it is told
-            self.call_exception_handler({"message": f"Exception in callback {name_of(callback)}", "exception": error})
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+        timers, ready, untraced = self._timers, self._ready, self._untraced
+        step_s, steps_max, on_step = self._step_s, self._steps_max, self._on_step
+        while not self._is_stopping:
+            if timers and timers[0][0] <= self._now:
+                self._enqueue_due_timers()
+            while not ready:
+                self._move_on()
+            index = self._pick() if len(ready) > 1 else 0
+            node = ready[index][1]
+            callbacks = node.callbacks
+            called = callbacks.popleft()
+            if not callbacks:
+                del ready[index]
+            if called.is_cancelled:
+                continue
+            self.steps = steps = self.steps + 1
+            if steps > steps_max:
+                raise LimitReached(
+                    f"the run passed {steps_max} steps at {self._now:.6f} s; waiting are:\n{self._waiting()}"
+                )
+            self._now = now = self._now + step_s
+            callback = called.callback
+            owner: object = getattr(callback, "__self__", None)
+            # The clock's bytes, not its digits: this is done for every step, and writing a float out is most of it.
+            untraced.append(_clock_bytes(now))
+            untraced.append(owner.line if type(owner) is NumberedTask else node.trace_line(callback))
+            if len(untraced) > UNTRACED_MAX:
+                self._take_in_trace()
+            if on_step is not None:
+                on_step(now, node.name, name_of(callback))
+            try:
+                called.context.run(callback, *called.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # as asyncio does: whatever it is, it is told
+                self.call_exception_handler(
+                    {"message": f"Exception in callback {name_of(callback)}", "exception": error}
+                )
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
 
     def _pick(self) -> int:
         """Who of several makes the next step."""
@@ -371,7 +393,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def _enqueue_due_timers(self) -> None:
         timers, now = self._timers, self._now
         while timers and timers[0][0] <= now:
-            timer = heapq.heappop(timers)[2]
+            timer = heappop(timers)[2]
             if timer.is_cancelled:
                 self._timers_cancelled = max(0, self._timers_cancelled - 1)
             else:

@@ -75,14 +75,14 @@ class Wire:
         if isinstance(item, bytes):
             self._bytes += len(item)
             self._messages += 1
-        self.schedule()
+        if self._timer is None:
+            self.schedule()
 
     def schedule(self) -> None:
         """See to it that the next item arrives when it is due, unless the way is cut."""
         if self._timer is not None or not self._travelling or self._network.is_cut(*self.ends):
             return
-        now = self._loop.time()
-        due = self._travelling[0][0]
+        due, now = self._travelling[0][0], self._loop.time()
         if due < now:  # it was held by a cut, and is sent again
             due = now + self._network.draw_delay(*self.ends)
         self._timer = self._loop.call_at(due, self._arrive, context=contextvars.Context())
@@ -145,9 +145,8 @@ class Wire:
     def is_full(self) -> bool:
         """Whether a writer has to wait for the reader."""
         network = self._network
-        return (
-            self._bytes >= network.window_bytes or self._messages >= network.window_messages
-        ) and not self.opposite.ended
+        is_over = self._messages >= network.window_messages or self._bytes >= network.window_bytes
+        return is_over and not self.opposite.ended
 
     async def room(self) -> None:
         """Wait until there is room for another message, or nobody to read it."""
@@ -261,7 +260,7 @@ class Wires:
 
     def is_cut(self, source: str, target: str) -> bool:
         """Whether nothing comes through from the source to the target."""
-        return (source, target) in self._cuts
+        return bool(self._cuts) and (source, target) in self._cuts
 
     def delay(self, a: str, b: str, delay_s: tuple[float, float] | None) -> None:
         """Set the range of travelling times between a and b, both ways; None for the usual one."""
@@ -280,7 +279,7 @@ class Wires:
 
     def draw_delay(self, source: str, target: str) -> float:
         """One travelling time, in seconds."""
-        low, high = self._delays.get((source, target), self._delay_s)
+        low, high = self._delays.get((source, target), self._delay_s) if self._delays else self._delay_s
         return low + (high - low) * self.rng.random()
 
     def connect(self, source: str, target: str, endpoint: str) -> tuple[MemoryConnection, MemoryConnection]:

@@ -60,7 +60,7 @@ class Ended(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """One line of the witness; the fields that a kind of event does not need are left out."""
 
     what: What

@@ -17,7 +17,7 @@ from silo.directory.lease_messages import Acknowledgement
 from silo.directory.lease_observations import Observation, Observations
 from silo.directory.lease_promises import Promises
 from silo.directory.lease_settings import LeaseSettings
-from silo.directory.membership import Renew, SiloStatus, Table, TableAnswer, TableRequest, Verdict, View
+from silo.directory.membership import Renew, SiloStatus, Table, TableAnswer, TableRequest, Verdict
 from tests.exploration.membership.cores import VICTIM, OpenCore, OpenTable, Ticks
 from tests.exploration.membership.world import Configuration, Parts
 
@@ -233,9 +233,9 @@ class RejoinsFenced(OpenCore):
 
 
 class ShedsOverTables(Promises):
-    def learn(self, view: View, sent_at: float) -> None:
-        self.bound = {silo: binding for silo, binding in self.bound.items() if binding.run == view.table.run}
-        super().learn(view, sent_at)
+    def learn(self, table: Table, sent_at: float) -> None:
+        self.bound = {silo: binding for silo, binding in self.bound.items() if binding.run == table.run}
+        super().learn(table, sent_at)
 
 
 class ForgetsWithTheTable(OpenCore):

@@ -32,7 +32,6 @@ from silo.directory.membership import (
     TableAnswer,
     TableStatus,
     Verdict,
-    View,
     table_id,
 )
 from tests.exploration.membership.cores import (
@@ -588,7 +587,7 @@ class World:
             seq=SEQ + 1 if moved == "seq" else SEQ - 1 if moved == "run" else 0 if moved == "table" else SEQ,
         )
         if moved == "table":  # it brings what it knows, and reads what came of it
-            peer.promises.learn(View(table), 0.0)
+            peer.promises.learn(table, 0.0)
         else:
             peer.told(Answered(Read(), 0.0, TableAnswer(TableStatus.OK, table)))
         return self._stance(peer)
