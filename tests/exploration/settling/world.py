@@ -146,10 +146,11 @@ class Bounds:
     """How often the grain is deactivated."""
     registrations: int = 3
     """How many epochs are given at most."""
-    begins: Literal["empty", "open", "begun twice", "died", "moved", "replaced"] = "empty"
+    begins: Literal["empty", "open", "begun twice", "died", "moved", "replaced", "registered"] = "empty"
     """With the grain nowhere; open on 0; so, and the claim with which 0 began the life is under way once more; nowhere
     in a life that has begun, while a claim is under way from 0, where it was and which is dead; open on 1, and frozen
-    on 0 which does not know; or taken over by 1 from 0, which is fenced and dead, and whoever knew that is gone."""
+    on 0 which does not know; taken over by 1 from 0, which is fenced and dead, and whoever knew that is gone; or registered by 0, which is not yet
+    answered."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,10 @@ class World:
         state = State(Store("life-1", True, everybody), (silo,) * self._of.silos)
         if self._of.begins == "empty":
             return state
+        if self._of.begins == "registered":
+            asked = self._asked(state, 0, None)
+            store, answer = self._carried_out(state.store, asked)
+            return _with(state.but(store=store), 0, registration=Request(asked, answer))
         first, second = Entry(GRAIN, SILOS[0], "on-0", 1), Entry(GRAIN, SILOS[1], "on-1", 2)
         if self._of.begins in ("open", "begun twice"):
             state = state.but(store=state.store.but(row=first, counter=1))
@@ -351,10 +356,12 @@ class World:
             yield f"{number} deactivates the grain", _with(after, number, entry=None, is_open=False)
 
     def _register(self, state: State, number: int, expected: Entry | None) -> State:
+        return _with(state, number, registration=Request(self._asked(state, number, expected)))
+
+    def _asked(self, state: State, number: int, expected: Entry | None) -> Registration:
         life = state.silos[number].knows.life if self._rules.names_life else ""
         floor = max(expected.epoch if expected is not None else 0, state.silos[number].floor)
-        asked = Registration(GRAIN, SILOS[number], f"on-{number}-{floor}", expected, floor, life)
-        return _with(state, number, registration=Request(asked))
+        return Registration(GRAIN, SILOS[number], f"on-{number}-{floor}", expected, floor, life)
 
     def _moves(self, state: State, number: int, silo: Silo) -> Iterator[tuple[str, State]]:
         for target, other in enumerate(state.silos):
