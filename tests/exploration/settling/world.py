@@ -149,8 +149,8 @@ class Bounds:
     begins: Literal["empty", "open", "begun twice", "died", "moved", "replaced", "registered"] = "empty"
     """With the grain nowhere; open on 0; so, and the claim with which 0 began the life is under way once more; nowhere
     in a life that has begun, while a claim is under way from 0, where it was and which is dead; open on 1, and frozen
-    on 0 which does not know; taken over by 1 from 0, which is fenced and dead, and whoever knew that is gone; or registered by 0, which is not yet
-    answered."""
+    on 0 which does not know; taken over by 1 from 0, which is fenced and dead, and whoever knew that is gone; or
+    registered by 0, which has not heard of it yet."""
 
 
 @dataclass(frozen=True)
