@@ -13,8 +13,12 @@ SETUP := $(VENV)/.ready-$(shell cksum < pyproject.toml | tr ' ' '-')
 PIP_VERSION := 26.3
 EXTRAS := cloudpickle,embedded,numpy,otel
 
+# The tests start many processes: none is to compile anew what the one before has.
+unexport PYTHONDONTWRITEBYTECODE
+
 PROTOS = $(shell find protos -name '*.proto' | sort)
-TEST_WORKERS ?= 2
+# More than cores: they wait in turn.
+TEST_WORKERS ?= 3
 TEST_ARGS ?=
 SEEDS ?= 200
 MINUTES ?= 2

@@ -69,7 +69,7 @@ def _progress() -> Generator[Callable[[str], None]]:
         yield show
 
 
-def parse(rows: Rows) -> tuple[argparse.Namespace, list[Row]]:
+def parse(rows: Rows, given: list[str] | None = None) -> tuple[argparse.Namespace, list[Row]]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "--only", action="append", default=[], metavar="ROW", help="rows whose name begins so, and their floors"
@@ -85,7 +85,7 @@ def parse(rows: Rows) -> tuple[argparse.Namespace, list[Row]]:
     )
     parser.add_argument("--rounds", type=int, help=f"repetitions of each row ({ROUNDS})")
     parser.add_argument("--seconds", type=float, help=f"length of a repetition ({SECONDS})")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     for name in ("rounds", "seconds", "slack"):
         value = getattr(arguments, name)
         if value is not None and not value > 0:
@@ -96,8 +96,8 @@ def parse(rows: Rows) -> tuple[argparse.Namespace, list[Row]]:
         parser.error(str(error))
 
 
-def main() -> int:
-    arguments, rows = parse(all_rows())
+def main(given: list[str] | None = None) -> int:
+    arguments, rows = parse(all_rows(), given)
     if arguments.list:
         for row in rows:
             print(f"{row.name:<16} {row.what} ({', '.join(row.processes)})")

@@ -15,7 +15,7 @@ import pytest
 from silo.cli import ExitCode
 from tests.process.stage import Stage
 from tests.support.waiting import until
-from tests.support.warm_processes import WarmServer, order_of
+from tests.support.warm_popen import WarmServer, order_of
 
 SILO = (sys.executable, "-m", "silo")
 WAIT_S = 30.0
@@ -112,3 +112,12 @@ def test_what_a_warm_process_cannot_become_is_started_afresh(asked: Mapping[str,
     given = {"env": None, "cwd": None, "start_new_session": True, "pass_fds": ()}
     assert order_of({**given, "args": [*SILO, "run"]}) is not None
     assert order_of({**given, **asked}) is None
+
+
+def test_a_sample_is_forked_and_so_are_the_silos_that_it_starts() -> None:
+    given = {"env": None, "cwd": None, "start_new_session": True, "pass_fds": ()}
+    sample = order_of({**given, "args": [sys.executable, "-m", "samples.chat"]})
+    silo = order_of({**given, "args": [*SILO, "run"]})
+    assert sample is not None
+    assert silo is not None
+    assert (sample.forks, silo.forks) == (True, False)

@@ -138,6 +138,7 @@ async def test_silo_dev_runs_a_cluster_as_printed(rooms: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("warm_processes")
 async def test_silo_run_migrate_and_status_work_as_printed(rooms: Path, own_redis_server: EmbeddedServer) -> None:
     def here(command: str, **changed: str) -> list[str]:
         """The command, with the addresses of this machine, and further changes."""

@@ -14,13 +14,14 @@ from samples.rolling.display import WIDTH
 from silo.dev_cluster import scenario_of
 from tests.samples.commands import Ended, run
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("warm_processes")]
 
 
 async def sample(name: str, *options: str) -> Ended:
     return await run([sys.executable, "-m", f"samples.{name}", *options])
 
 
+@pytest.mark.fresh  # as a newcomer runs it
 async def test_hello_answers_before_and_after_the_move() -> None:
     ended = await sample("hello")
     assert ended.code == 0, ended.told

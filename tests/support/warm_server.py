@@ -6,7 +6,7 @@ does. No thread runs here, no event loop, and nothing of gRPC but its import: th
 changes, and no more.
 
 Who forks is not to be the parent. A process in between forks once more and ends; what it leaves behind falls to the
-nearest ancestor that takes in orphans, which is the asker (`tests.support.warm_processes`). So the asker waits for its
+nearest ancestor that takes in orphans, which is the asker (`tests.support.warm_popen`). So the asker waits for its
 child, and kills it, as it does for one that it has started itself.
 """
 
@@ -20,10 +20,11 @@ import json
 import os
 import runpy
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, cast
 
 IMPORTED: Final = (
     "silo.cli",
@@ -39,6 +40,7 @@ IMPORTED: Final = (
     "silo.testing.witness",
     "typer._adapters",
     "uvloop",
+    "tests.support.warm_popen",
 )
 """What silos and callers import, and what they, typer too, import only when it is used. No grains: a process has those
 that it is told to have."""
@@ -65,9 +67,11 @@ class Order:
     arguments: Sequence[str]
     environment: Mapping[str, str]
     folder: str
+    forks: bool = False
+    """Whether what it starts is forked by a warm one, too."""
 
     def to_bytes(self) -> bytes:
-        fields = [self.option, self.program, list(self.arguments), dict(self.environment), self.folder]
+        fields = [self.option, self.program, list(self.arguments), dict(self.environment), self.folder, self.forks]
         return json.dumps(fields).encode()
 
     @classmethod
@@ -117,6 +121,24 @@ def serve(asker: socket.socket, defaults: Mapping[str, str]) -> Order | None:
         os.close(answer)
 
 
+def beside_a_warm_one(begun: Order, defaults: Mapping[str, str]) -> Order | None:
+    """Leave a warm process beside this one, which has it fork what it starts; in what was forked it returns, too.
+
+    It goes without uvloop, which starts processes in a way of its own.
+    """
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        return serve(its, defaults)
+    its.close()
+    assert ours.recv(len(WARM)) == WARM
+    warm_popen = importlib.import_module("tests.support.warm_popen")
+    warm_popen.WarmPopen.server = warm_popen.WarmServer(ours)
+    setattr(subprocess, "Popen", warm_popen.WarmPopen)  # noqa: B010 - what a type checker would not have assigned
+    sys.modules["uvloop"] = cast("Any", None)
+    return begun
+
+
 def _become(order: Order, defaults: Mapping[str, str], streams: Sequence[int]) -> None:
     """Take on what the exec of a fresh process would have given this one."""
     os.setsid()
@@ -143,6 +165,8 @@ def _become(order: Order, defaults: Mapping[str, str], streams: Sequence[int]) -
 if __name__ == "__main__":
     set_by_imports = warm_up()
     begun = serve(socket.socket(fileno=int(sys.argv[1])), set_by_imports)
+    if begun is not None and begun.forks:
+        begun = beside_a_warm_one(begun, set_by_imports)
     if begun is not None and begun.option == "-m":
         runpy.run_module(begun.program, run_name="__main__", alter_sys=True)
     elif begun is not None:

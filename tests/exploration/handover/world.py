@@ -30,7 +30,7 @@ LAST_WORDS = (h.SendOfferAnswer, h.SendOpened)
 """What a target says again when its link is lost."""
 
 
-class Sent(msgspec.Struct, frozen=True):
+class Sent(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """A message of one move; an offer names the entry that is offered, and the id of the activation it becomes."""
 
     move: int
@@ -63,7 +63,7 @@ class Work(enum.IntEnum):
     ACTIVATE = enum.auto()
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Ask(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """One request to the directory: a compare-and-set, or the removal of a dead silo's row."""
 
     owner: SiloAddress
@@ -92,7 +92,7 @@ class Stage(enum.IntEnum):
     ENDED = enum.auto()
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """The call, and how often it has been begun."""
 
     stage: Stage = Stage.UNSENT
@@ -102,7 +102,7 @@ class Call(msgspec.Struct, frozen=True):
     caller_gone: bool = False
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class Bounds(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """How often each fault may happen in one story, and whether a call is made in it."""
 
     crashes: int = 0
@@ -123,7 +123,7 @@ class Bounds(msgspec.Struct, frozen=True):
     """How often the grain is moved again after a move that was taken back."""
 
 
-class World(msgspec.Struct, frozen=True):
+class World(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """One state of everything. A core is held as its fields; None is one that is not there, yet or any more."""
 
     source: tuple[Any, ...] | None

@@ -72,6 +72,8 @@ MOVED: Final = Bounds("wiped amid a move", wipes=1, begins="moved")
 REPLACED: Final = Bounds("wiped when nobody knows any more that one is dead", wipes=1, begins="replaced")
 TWICE: Final = Bounds("wiped, and a claim is carried out twice", wipes=1, begins="begun twice")
 DIED: Final = Bounds("a claim lands when its silo is dead", wipes=1, begins="died")
+ANSWERED: Final = Bounds("wiped while a registration is answered", wipes=1, registrations=2, begins="registered")
+"""A part of `WIPED`, and so none of the worlds that are explored for themselves."""
 FENCED: Final = Bounds("wiped while one is fenced", wipes=1, fences=1, begins="open")
 
 WORLDS: Final = {
@@ -109,7 +111,7 @@ PLANTED: Final = {
     "a life is settled from its birth": Planted(Rules(rows=SettledFromBirth), WIPED),
     "a silo hears itself alone": Planted(Rules(hears_all=False), WIPED),
     "missing silos are not waited for": Planted(Rules(awaits_recovery=False), WIPED),
-    "an answer of a life that is over counts": Planted(Rules(drains=False, drops_late_answers=False), WIPED),
+    "an answer of a life that is over counts": Planted(Rules(drains=False, drops_late_answers=False), ANSWERED),
     "a life outlasts the run of its store": Planted(Rules(rows=LivesOutlastTheRun), SET_BACK),
     "a claim is written whatever stands": Planted(Rules(rows=ClaimsOverwrite), MOVED),
     "a life is named by the claim alone": Planted(Rules(rows=NamedByTheClaim), TWICE),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -47,7 +47,15 @@ SILOS_KEPT_MAX = 200_000
 Right = Literal["held", "fenced", "withheld", "told dead"]
 
 
-class Store(NamedTuple):
+class Part(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
+    """A part of a state. It keeps its hash: the same few parts make up very many states."""
+
+    def but(self, **changes: Any) -> Self:
+        """The same with these changes."""
+        return msgspec.structs.replace(self, **changes)
+
+
+class Store(Part, frozen=True, cache_hash=True, gc=False):
     """The bucket, as the store has it."""
 
     life: str = ""
@@ -57,7 +65,7 @@ class Store(NamedTuple):
     counter: int = 0
 
 
-class Knowledge(NamedTuple):
+class Knowledge(Part, frozen=True, cache_hash=True, gc=False):
     """The core of one silo."""
 
     phase: Phase = Phase.UNKNOWN
@@ -66,7 +74,7 @@ class Knowledge(NamedTuple):
     again: Doubted | None = None
 
 
-class Request(NamedTuple):
+class Request(Part, frozen=True, cache_hash=True, gc=False):
     """A request of one silo, under way to the store, or its answer on the way back."""
 
     asked: Registration | Claim | Inquiry
@@ -74,7 +82,7 @@ class Request(NamedTuple):
     """Empty until it was carried out."""
 
 
-class Silo(NamedTuple):
+class Silo(Part, frozen=True, cache_hash=True, gc=False):
     """One silo, as far as it concerns the grain."""
 
     knows: Knowledge = Knowledge()
@@ -98,7 +106,7 @@ class Silo(NamedTuple):
     """The life in which it has claimed once more, before it goes on without having had the right."""
 
 
-class State(NamedTuple):
+class State(Part, frozen=True, cache_hash=True, gc=False):
     """Everything, right now."""
 
     store: Store
@@ -138,10 +146,11 @@ class Bounds:
     """How often the grain is deactivated."""
     registrations: int = 3
     """How many epochs are given at most."""
-    begins: Literal["empty", "open", "begun twice", "died", "moved", "replaced"] = "empty"
+    begins: Literal["empty", "open", "begun twice", "died", "moved", "replaced", "registered"] = "empty"
     """With the grain nowhere; open on 0; so, and the claim with which 0 began the life is under way once more; nowhere
     in a life that has begun, while a claim is under way from 0, where it was and which is dead; open on 1, and frozen
-    on 0 which does not know; or taken over by 1 from 0, which is fenced and dead, and whoever knew that is gone."""
+    on 0 which does not know; taken over by 1 from 0, which is fenced and dead, and whoever knew that is gone; or
+    registered by 0, which has not heard of it yet."""
 
 
 @dataclass(frozen=True)
@@ -184,25 +193,27 @@ class World:
         state = State(Store("life-1", True, everybody), (silo,) * self._of.silos)
         if self._of.begins == "empty":
             return state
+        if self._of.begins == "registered":
+            asked = self._asked(state, 0, None)
+            store, answer = self._carried_out(state.store, asked)
+            return _with(state.but(store=store), 0, registration=Request(asked, answer))
         first, second = Entry(GRAIN, SILOS[0], "on-0", 1), Entry(GRAIN, SILOS[1], "on-1", 2)
         if self._of.begins in ("open", "begun twice"):
-            state = state._replace(store=state.store._replace(row=first, counter=1))
+            state = state.but(store=state.store.but(row=first, counter=1))
             if self._of.begins == "begun twice":
                 late = Claim(BUCKET, SILOS[0], new_life="life-1", whole=not self._rules.learns)
-                state = state._replace(late=(late,))
+                state = state.but(late=(late,))
             return _with(state, 0, entry=first, is_open=True, floor=1)
         if self._of.begins == "died":
             served, life = (Entry(GRAIN, SILOS[0], "on-0", 2),), "life-1" if self._rules.learns else ""
             late = Claim(BUCKET, SILOS[0], served, life, new_life="life-2")
-            state = _with(state, 0, runs=False)._replace(store=Store("life-1"), declared=frozenset({0}), late=(late,))
+            state = _with(state, 0, runs=False).but(store=Store("life-1"), declared=frozenset({0}), late=(late,))
             return _renamed(self._send_claim(_with(state, 1, knows=Knowledge(Phase.CLAIMING)), 1, ""))
-        state = _with(state, 1, entry=second, is_open=True, floor=2)._replace(
-            store=state.store._replace(row=second, counter=2)
-        )
+        state = _with(state, 1, entry=second, is_open=True, floor=2).but(store=state.store.but(row=second, counter=2))
         if self._of.begins == "moved":
             return _with(state, 0, entry=first, floor=1)
         state = _with(state, 0, entry=first, is_open=True, right="fenced", floor=1)
-        return state._replace(declared=frozenset({0}))
+        return state.but(declared=frozenset({0}))
 
     def violated(self, state: State) -> bool:
         """Whether two may start turns of the grain, or one lost it for nothing."""
@@ -220,7 +231,7 @@ class World:
             others = state.late[:place] + state.late[place + 1 :]
             store, _ = self._carried_out(state.store, claim)
             what = "claims late" if claim.whole else "asks late for the life"
-            yield f"{SILOS.index(claim.silo)} {what}", state._replace(store=store, late=others)
+            yield f"{SILOS.index(claim.silo)} {what}", state.but(store=store, late=others)
         for number, silo in enumerate(state.silos):
             for request in ("registration", "claim", "inquiry"):
                 yield from self._under_way(state, number, request)
@@ -230,28 +241,28 @@ class World:
                 yield from self._asks(state, number, silo)
                 yield from self._membership(state, number, silo)
             if silo.runs and state.crashes < self._of.crashes:
-                yield f"{number} crashes", _with(state._replace(crashes=state.crashes + 1), number, runs=False)
+                yield f"{number} crashes", _with(state.but(crashes=state.crashes + 1), number, runs=False)
             if number not in state.declared and (silo.right == "fenced" or not silo.runs):
-                yield f"{number} is declared dead", state._replace(declared=state.declared | {number})
+                yield f"{number} is declared dead", state.but(declared=state.declared | {number})
 
     # ---- the store
 
     def _steps_of_store(self, state: State) -> Iterator[tuple[str, State]]:
         if state.wipes < self._of.wipes:
-            yield "the store is wiped", self._lost(state._replace(store=Store(), wipes=state.wipes + 1))
+            yield "the store is wiped", self._lost(state.but(store=Store(), wipes=state.wipes + 1))
         if state.set_backs < self._of.set_backs and state.kept is None:
-            yield "the store is copied", state._replace(kept=state.store)
+            yield "the store is copied", state.but(kept=state.store)
         if state.kept is not None and state.set_backs < self._of.set_backs:
             store = self._restarted(state.kept)
             yield (
                 "the store is set back",
-                self._lost(state._replace(store=store, set_backs=state.set_backs + 1, kept=None)),
+                self._lost(state.but(store=store, set_backs=state.set_backs + 1, kept=None)),
             )
 
     def _lost(self, state: State) -> State:
         """The table is lost with the rows: it is made again by those who join again."""
-        silos = tuple(silo._replace(has_joined=False) for silo in state.silos)
-        return state._replace(silos=silos, declared=frozenset())
+        silos = tuple(silo.but(has_joined=False) for silo in state.silos)
+        return state.but(silos=silos, declared=frozenset())
 
     def _rows(self, store: Store) -> DirectoryRows:
         rows = self._rules.rows()
@@ -268,9 +279,9 @@ class World:
         return Store(head.life, head.is_settled, said, rows.look_up(GRAIN), min(head.counter, 9))
 
     def _restarted(self, store: Store) -> Store:
-        rows = self._rows(store._replace(counter=0))
+        rows = self._rows(store.but(counter=0))
         rows.restart()
-        return self._read(rows)._replace(counter=store.counter)
+        return self._read(rows).but(counter=store.counter)
 
     def _carry_out(
         self, store: Store, asked: Registration | Claim | Inquiry
@@ -299,14 +310,14 @@ class World:
             asked = request.asked
             if isinstance(asked, Claim):  # the name that it brought is the store's by now, or nobody's
                 asked = msgspec.structs.replace(asked, new_life="")
-            after = _with(state._replace(store=store), number, **{which: Request(asked, answer)})
+            after = _with(state.but(store=store), number, **{which: Request(asked, answer)})
             yield f"the {which} of {number} is carried out", after
         elif silo.runs:
             yield f"the {which} of {number} is answered", self._answered(state, number, request)
         if silo.runs and state.lost < self._of.answers_lost:
             yield (
                 f"the {which} of {number} fails, or its answer is lost",
-                self._failed(state._replace(lost=state.lost + 1), number, request),
+                self._failed(state.but(lost=state.lost + 1), number, request),
             )
 
     def _left_behind(self, state: State, number: int, silo: Silo) -> Iterator[tuple[str, State]]:
@@ -315,7 +326,7 @@ class World:
         if request is None or request.answer != "" or state.left_behind >= self._of.late:
             return
         assert isinstance(request.asked, Claim)
-        after = state._replace(late=(*state.late, request.asked), left_behind=state.left_behind + 1)
+        after = state.but(late=(*state.late, request.asked), left_behind=state.left_behind + 1)
         if silo.runs:
             yield f"the claim of {number} goes out twice", after
             yield f"{number} gives its claim up, and claims anew", self._failed(after, number, request)
@@ -340,20 +351,22 @@ class World:
         if silo.is_open and state.moves < self._of.moves:
             yield from self._moves(state, number, silo)
         if silo.is_open and state.ends < self._of.ends:
-            store = state.store._replace(row=None) if row == silo.entry else state.store
-            after = state._replace(store=store, ends=state.ends + 1)
+            store = state.store.but(row=None) if row == silo.entry else state.store
+            after = state.but(store=store, ends=state.ends + 1)
             yield f"{number} deactivates the grain", _with(after, number, entry=None, is_open=False)
 
     def _register(self, state: State, number: int, expected: Entry | None) -> State:
+        return _with(state, number, registration=Request(self._asked(state, number, expected)))
+
+    def _asked(self, state: State, number: int, expected: Entry | None) -> Registration:
         life = state.silos[number].knows.life if self._rules.names_life else ""
         floor = max(expected.epoch if expected is not None else 0, state.silos[number].floor)
-        asked = Registration(GRAIN, SILOS[number], f"on-{number}-{floor}", expected, floor, life)
-        return _with(state, number, registration=Request(asked))
+        return Registration(GRAIN, SILOS[number], f"on-{number}-{floor}", expected, floor, life)
 
     def _moves(self, state: State, number: int, silo: Silo) -> Iterator[tuple[str, State]]:
         for target, other in enumerate(state.silos):
             if target != number and other.runs and other.entry is None and other.wants is None:
-                after = _with(state._replace(moves=state.moves + 1), number, is_open=False)
+                after = _with(state.but(moves=state.moves + 1), number, is_open=False)
                 yield f"{number} offers the grain to {target}", _with(after, target, wants=silo.entry)
 
     def _answered(self, state: State, number: int, request: Request) -> State:
@@ -426,7 +439,7 @@ class World:
         stands = standing.entries[0] if standing.entries else None
         if stands is not None and silo.entry is not None and silo.entry in asked.entries and stands != silo.entry:
             if silo.is_open and silo.right == "held":
-                state = state._replace(given_up=True)
+                state = state.but(given_up=True)
             if silo.is_open:
                 state = _with(state, number, entry=None, is_open=False)
         return self._on(state, number, Claimed(standing.life, standing.is_settled))
@@ -474,9 +487,9 @@ class World:
 
     def _membership(self, state: State, number: int, silo: Silo) -> Iterator[tuple[str, State]]:
         if silo.right == "held" and silo.has_joined and state.fences < self._of.fences:
-            yield f"{number} is fenced", _with(state._replace(fences=state.fences + 1), number, right="fenced")
+            yield f"{number} is fenced", _with(state.but(fences=state.fences + 1), number, right="fenced")
         if silo.right == "held" and not silo.has_joined and state.fences < self._of.fences:
-            yield f"{number} is fenced", _with(state._replace(fences=state.fences + 1), number, right="fenced")
+            yield f"{number} is fenced", _with(state.but(fences=state.fences + 1), number, right="fenced")
         if not silo.has_joined:
             yield f"{number} joins again", self._joined(state, number, silo)
             return
@@ -496,7 +509,7 @@ class World:
 
     def _joined(self, state: State, number: int, silo: Silo) -> State:
         """It brings whom it knows to be dead, and is told so itself if somebody has brought that."""
-        state = state._replace(declared=state.declared | silo.dead)
+        state = state.but(declared=state.declared | silo.dead)
         if number in state.declared:
             return _with(state, number, has_joined=True, right="told dead", entry=None, is_open=False)
         if silo.right == "fenced":
@@ -534,11 +547,11 @@ def _renamed(state: State) -> State:
     if found == LIVES[: len(found)]:
         return state
     name = _names(found)
-    return state._replace(
-        store=state.store._replace(life=name[state.store.life]),
+    return state.but(
+        store=state.store.but(life=name[state.store.life]),
         silos=tuple(_silo_renamed(silo, found) for silo in state.silos),
         late=tuple(_claim_renamed(claim, name) for claim in state.late),
-        kept=None if state.kept is None else state.kept._replace(life=name[state.kept.life]),
+        kept=None if state.kept is None else state.kept.but(life=name[state.kept.life]),
     )
 
 
@@ -563,8 +576,8 @@ def _silo_renamed(silo: Silo, found: tuple[str, ...]) -> Silo:
             answer = msgspec.structs.replace(answer, life=name[answer.life])
         return Request(asked, answer)
 
-    return silo._replace(
-        knows=silo.knows._replace(life=name[silo.knows.life], over=name[silo.knows.over]),
+    return silo.but(
+        knows=silo.knows.but(life=name[silo.knows.life], over=name[silo.knows.over]),
         checked=name[silo.checked],
         registration=under_way(silo.registration),
         claim=under_way(silo.claim),
@@ -577,6 +590,5 @@ def _claim_renamed(claim: Claim, name: Mapping[str, str]) -> Claim:
 
 
 def _with(state: State, number: int, **changes: object) -> State:
-    silos = list(state.silos)
-    silos[number] = silos[number]._replace(**changes)  # type: ignore[arg-type]  # passed on
-    return state._replace(silos=tuple(silos))
+    silos = state.silos
+    return state.but(silos=(*silos[:number], silos[number].but(**changes), *silos[number + 1 :]))

@@ -23,11 +23,14 @@ witness.close()
 """
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_lines_of_several_processes_never_mix(tmp_path: Path) -> None:
     path = tmp_path / "witness.jsonl"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(path), f"s{number}"], env=environment, cwd=ROOT)
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), f"s{number}"], env=environment, cwd=ROOT, start_new_session=True
+        )
         for number in range(3)
     ]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
