@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import GrainUnplaceable
 from silo.directory.membership import SiloRow, View
@@ -38,16 +40,15 @@ class Candidate:
         return f"{self.name} ({self.silo})"
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementView:
+class PlacementView(msgspec.Struct, frozen=True, eq=False):
     """What one decision is made from: the candidates, in order of address and never none, and the random source."""
 
     version: int
     candidates: tuple[Candidate, ...]
-    rng: random.Random = field(compare=False, repr=False)
+    rng: random.Random
 
     def __contains__(self, silo: object) -> bool:
-        return any(candidate.silo == silo for candidate in self.candidates)
+        return silo in [candidate.silo for candidate in self.candidates]
 
 
 class PolicyRuntime(Protocol):

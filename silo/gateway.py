@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from silo.caller import CallIds
 from silo.directory.addresses import Entry, SiloAddress
@@ -55,25 +52,35 @@ class Gateway:
         if self._is_leaving:  # it was on its way before its client knew: it goes in by another door, and loses nothing
             link.send(Reply(request.id, Outcome.MOVED))
             return
-        call = Call(
+        client = link.peer.name
+        call = Call(  # by position: by name takes twice the time
             self._ids(),
             request.grain,
             request.method,
-            caller=link.peer.name,
-            deadline=None if request.left_s is None else asyncio.get_running_loop().time() + request.left_s,
-            on_answer=self._answered,
-            encoded=request.payload,
-            codec=request.codec,
-            flags=request.flags,
-            trace=request.trace,
-            hint=request.hint,
+            client,
+            None if request.left_s is None else self._book.time() + request.left_s,
+            self._answered,
+            None,
+            None,
+            request.payload,
+            request.codec,
+            0,
+            None,
+            (),
+            request.flags,
+            0,
+            0,
+            request.trace,
+            None,
+            request.hint,
+            0,
+            (link, request.id),
         )
-        call.sink = (link, request.id)
-        self._open[(link.peer.name, request.id)] = call
+        self._open[(client, request.id)] = call
         try:
             self._book.place(call)
         except Overloaded as error:
-            self._open.pop((link.peer.name, request.id), None)
+            self._open.pop((client, request.id), None)
             link.send(Answer.failed(error).as_reply(request.id, self._codec))
 
     def _answered(self, call: Call, answer: Answer) -> None:
@@ -82,7 +89,7 @@ class Gateway:
             self._open.pop((link.peer.name, call_id), None)
             entry = self._served_elsewhere(call)
             if answer.entry is not entry:
-                answer = msgspec.structs.replace(answer, entry=entry)
+                answer = Answer(answer.outcome, answer.value, answer.error, answer.payload, answer.codec, entry)
         self._book.answered(call, answer)
 
     def _served_elsewhere(self, call: Call) -> Entry | None:

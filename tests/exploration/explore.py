@@ -6,10 +6,20 @@ import gc
 import time
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
+
+import msgspec
 
 LOOK_AT_CLOCK_EVERY = 1_000
 S = TypeVar("S", bound=Hashable)
+
+
+class Part(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
+    """A state, or a part of one. It keeps its hash: the same few parts make up very many states."""
+
+    def but(self, **changes: Any) -> Self:
+        """The same with these changes."""
+        return msgspec.structs.replace(self, **changes)
 
 
 class World(Protocol[S]):

@@ -17,7 +17,6 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 from silo.directory.lease_events import Answered, AskTable, Order, PeerSaid, Tell
 from silo.directory.lease_messages import Acknowledgement, Assent, AssentAsked, Probe
@@ -34,6 +33,7 @@ from silo.directory.membership import (
     Verdict,
     table_id,
 )
+from tests.exploration.explore import Part
 from tests.exploration.membership.cores import (
     INFO,
     PEERS,
@@ -103,7 +103,7 @@ class Known(enum.IntEnum):
     """It does not know yet."""
 
 
-class Peer(NamedTuple):
+class Peer(Part, frozen=True, cache_hash=True, gc=False, order=True):
     """One peer, as far as it concerns the victim."""
 
     member: int
@@ -119,14 +119,14 @@ class Peer(NamedTuple):
     """Likewise, of an acknowledgement that has not come yet; -1 for none."""
 
 
-class Flight(NamedTuple):
+class Flight(Part, frozen=True, cache_hash=True, gc=False):
     """A renewal, or the answer to one, that is under way: when it was sent, and with which view."""
 
     age: int
     view: int
 
 
-class State(NamedTuple):
+class State(Part, frozen=True, cache_hash=True, gc=False):
     """Everything, right now."""
 
     dead: int
@@ -190,7 +190,7 @@ class World:
     def first(self) -> State:
         """All silos are members; the victim has just renewed."""
         member = Peer(1, self._wait, FREE, False, self._lease, -1)
-        joiner = member._replace(member=0)
+        joiner = member.but(member=0)
         peers = (member,) * (self._of.silos - 1) + (joiner,) * self._of.joiners
         before = 0 if self._of.failovers else self._longest
         drift = self._drift_every if self._of.drifts else 0
@@ -235,7 +235,7 @@ class World:
         if not state.dead and state.known is Known.ALL:
             for view in range(state.held + 1, state.views):
                 held, renewed = self._read(state.renewed, state.held, view, self._members(state), state.declared)
-                yield "the victim reads a newer view", _trimmed(state._replace(held=held, renewed=renewed))
+                yield "the victim reads a newer view", _trimmed(state.but(held=held, renewed=renewed))
         if not state.dead and state.failovers < self._of.failovers:
             yield "the store fails over and loses the last renewal", self._fail_over(state)
         for number, peer in enumerate(state.peers):
@@ -244,26 +244,24 @@ class World:
         if not state.dead:
             yield from self._verdicts(state)
         if state.verdict and not state.dead and self._accepted(state.verdict):
-            yield "the verdict comes late", state._replace(dead=1, verdict="")
+            yield "the verdict comes late", state.but(dead=1, verdict="")
 
     # ---- time
 
     def _tick(self, state: State, *, stands_still: bool) -> State:
         later = 0 if stands_still else 1  # by the victim's clock
         peers = [
-            peer._replace(
+            peer.but(
                 promised=min(peer.promised + 1, self._wait),
                 evidence=min(peer.evidence + later, self._lease),
                 under_way=-1 if not 0 <= peer.under_way + later < self._lease else peer.under_way + later,
             )
             if peer.under_way >= 0
-            else peer._replace(
-                promised=min(peer.promised + 1, self._wait), evidence=min(peer.evidence + later, self._lease)
-            )
+            else peer.but(promised=min(peer.promised + 1, self._wait), evidence=min(peer.evidence + later, self._lease))
             for peer in state.peers
         ]
         return _trimmed(
-            state._replace(
+            state.but(
                 renewed=min(state.renewed + later, self._lease + self._of.grace),
                 unchanged=min(state.unchanged + 1, self._longest),
                 unchanged_before=min(state.unchanged_before + 1, self._longest),
@@ -277,7 +275,7 @@ class World:
     def _older(self, flight: Flight | None, later: int) -> Flight | None:
         if flight is None or flight.age + later >= self._lease + self._of.grace:
             return None  # nothing counts by it any more
-        return flight._replace(age=flight.age + later)
+        return flight.but(age=flight.age + later)
 
     # ---- the victim and the table
 
@@ -285,14 +283,14 @@ class World:
         yield from self._renewal(state, Flight(0, state.held))
         if "q" in self._of.delays:
             if state.request is None:
-                yield "a renewal is sent", _trimmed(state._replace(request=Flight(0, state.held)))
+                yield "a renewal is sent", _trimmed(state.but(request=Flight(0, state.held)))
             else:
                 for label, after in self._renewal(state, state.request):
                     yield f"late, {label}", after
         if state.answer is not None:
             shown = (state.renewed, state.held, state.answer, self._members(state), state.declared)
             renewed, held = self._renewed(*shown)
-            after = state._replace(renewed=renewed, held=held, answer=None)
+            after = state.but(renewed=renewed, held=held, answer=None)
             yield "the answer to a renewal arrives", _trimmed(after)
 
     def _renewal(self, state: State, sent: Flight) -> Iterator[tuple[str, State]]:
@@ -301,7 +299,7 @@ class World:
         if declared is None:
             return  # refused; to read that it is dead can only fence the victim
         after = self._moved(
-            state._replace(
+            state.but(
                 declared=declared,
                 known=Known.ALL,
                 born=0,
@@ -313,14 +311,14 @@ class World:
         )
         answer = Flight(sent.age, state.views - 1)
         renewed, held = self._renewed(state.renewed, state.held, answer, self._members(state), declared)
-        yield "a renewal is carried out and answered", _trimmed(after._replace(renewed=renewed, held=held))
+        yield "a renewal is carried out and answered", _trimmed(after.but(renewed=renewed, held=held))
         if "r" in self._of.delays:
-            yield "a renewal is carried out, its answer under way", _trimmed(after._replace(answer=answer))
+            yield "a renewal is carried out, its answer under way", _trimmed(after.but(answer=answer))
         else:
             yield "a renewal is carried out, its answer lost", _trimmed(after)
 
     def _fail_over(self, state: State) -> State:
-        after = state._replace(
+        after = state.but(
             unchanged=self._seen(state.unchanged_before, "run"),
             unchanged_before=self._longest,
             failovers=state.failovers + 1,
@@ -333,11 +331,11 @@ class World:
         """A new table begins with what some peer brings: the members of any view that is held somewhere."""
         for view in range(state.views):
             peers = tuple(
-                peer._replace(member=peer.member | (peer.member >> view & 1) << state.views) for peer in state.peers
+                peer.but(member=peer.member | (peer.member >> view & 1) << state.views) for peer in state.peers
             )
             if not any(peer.member >> state.views & 1 for peer in peers):
                 continue  # nobody is left to bring anything
-            after = state._replace(
+            after = state.but(
                 views=state.views + 1,
                 peers=peers,
                 known=Known.BROUGHT,
@@ -360,20 +358,20 @@ class World:
             case Known.BROUGHT:
                 evidence = tuple(sorted((peer.member >> state.held & 1, peer.evidence) for peer in state.peers))
                 if self._stays(state.renewed, evidence):
-                    yield "the victim learns that the table is lost", state._replace(known=Known.ASKED)
+                    yield "the victim learns that the table is lost", state.but(known=Known.ASKED)
             case Known.ASKED:
-                after = self._moved(state._replace(unchanged=self._seen(state.unchanged, "seq")), "seq")
-                yield "the victim joins again, its answer lost", after._replace(known=Known.UNANSWERED)
+                after = self._moved(state.but(unchanged=self._seen(state.unchanged, "seq")), "seq")
+                yield "the victim joins again, its answer lost", after.but(known=Known.UNANSWERED)
                 known, renewed = Known.UNDECLARED, self._rejoined(state.renewed, False)
                 yield (
                     "the victim joins again",
-                    _trimmed(after._replace(known=known, renewed=renewed, held=newest, declared=newest)),
+                    _trimmed(after.but(known=known, renewed=renewed, held=newest, declared=newest)),
                 )
             case Known.UNANSWERED:
                 known, renewed = Known.UNDECLARED, self._rejoined(state.renewed, True)
                 yield (
                     "the victim joins again, and has before",
-                    _trimmed(state._replace(known=known, renewed=renewed, held=newest, declared=newest)),
+                    _trimmed(state.but(known=known, renewed=renewed, held=newest, declared=newest)),
                 )
             case _:
                 pass  # it renews as usual
@@ -382,14 +380,14 @@ class World:
         """Something of the facts has moved that verdicts are bound to: members read it, and those who judge do."""
         newest = state.views - 1
         peers = [
-            peer._replace(
+            peer.but(
                 stance=self._learnt(peer.stance, what) if peer.member >> newest & 1 else peer.stance,
                 assented=peer.assented and self._kept(what),
             )
             for peer in state.peers
         ]
         verdict = state.verdict and f"{state.verdict} {what}"
-        return state._replace(
+        return state.but(
             peers=tuple(sorted(peers)) if not state.dead or what == "table" else state.peers,
             verdict=verdict if verdict and self._accepted(verdict) else "",
         )
@@ -400,21 +398,21 @@ class World:
         newest = state.views - 1
         if peer.member:
             promised, acknowledges = self._acknowledged(peer.promised, peer.stance)
-            heard = peer._replace(promised=promised)
+            heard = peer.but(promised=promised)
             if acknowledges and peer.member >> state.held & 1:
-                yield "a peer acknowledges", _with(state, number, heard._replace(evidence=self._evidence(0, peer)))
+                yield "a peer acknowledges", _with(state, number, heard.but(evidence=self._evidence(0, peer)))
             if acknowledges and "a" in self._of.delays:
-                yield "a peer acknowledges, under way", _with(state, number, heard._replace(under_way=0))
+                yield "a peer acknowledges, under way", _with(state, number, heard.but(under_way=0))
         if peer.under_way >= 0 and peer.member >> state.held & 1:
             evidence = self._evidence(peer.under_way, peer)
-            yield "an acknowledgement arrives", _with(state, number, peer._replace(evidence=evidence, under_way=-1))
+            yield "an acknowledgement arrives", _with(state, number, peer.but(evidence=evidence, under_way=-1))
         if not state.dead and peer.member and not (peer.stance == BOUND and peer.assented):
             stance, assents = self._assented(peer.promised, peer.stance)
             if assents:
-                yield "a peer assents", _with(state, number, peer._replace(stance=stance, assented=True))
+                yield "a peer assents", _with(state, number, peer.but(stance=stance, assented=True))
         if state.dead and peer.member >> newest & 1 and peer.stance != KNOWING:
             stance = self._learnt(peer.stance, "dead")
-            yield "a peer reads the verdict", _with(state, number, peer._replace(stance=stance))
+            yield "a peer reads the verdict", _with(state, number, peer.but(stance=stance))
         if state.changes < self._of.changes:
             if peer.member >> newest & 1:
                 yield "a peer is removed", self._view_change(state, number, member=False)
@@ -424,12 +422,10 @@ class World:
     def _view_change(self, state: State, changed: int, *, member: bool) -> State:
         newest = state.views - 1
         peers = tuple(
-            peer._replace(
-                member=peer.member | (member if number == changed else peer.member >> newest & 1) << state.views
-            )
+            peer.but(member=peer.member | (member if number == changed else peer.member >> newest & 1) << state.views)
             for number, peer in enumerate(state.peers)
         )
-        after = state._replace(views=state.views + 1, changes=state.changes + 1, peers=peers)
+        after = state.but(views=state.views + 1, changes=state.changes + 1, peers=peers)
         return _trimmed(self._moved(after, "version") if not state.dead else after)
 
     def _verdicts(self, state: State) -> Iterator[tuple[str, State]]:
@@ -443,10 +439,10 @@ class World:
             judged = self._judged(state.unchanged, number, peer.promised, peer.stance, assents, state.views, declared)
             if judged is not None:
                 stance, assented = judged
-                after = _with(state, number, peer._replace(stance=stance, assented=assented))
-                yield "a verdict is given", after._replace(dead=1, verdict="")
+                after = _with(state, number, peer.but(stance=stance, assented=assented))
+                yield "a verdict is given", after.but(dead=1, verdict="")
                 if not state.verdict and self._accepted("late seq"):
-                    yield "a verdict is sent", after._replace(verdict="late")
+                    yield "a verdict is sent", after.but(verdict="late")
 
     # ---- what the real code says
 
@@ -673,7 +669,7 @@ def _is_verdict(order: Order) -> bool:
 
 def _with(state: State, number: int, peer: Peer) -> State:
     peers = (*state.peers[:number], peer, *state.peers[number + 1 :])
-    return state._replace(peers=tuple(sorted(peers)))
+    return state.but(peers=tuple(sorted(peers)))
 
 
 def _trimmed(state: State) -> State:
@@ -682,13 +678,13 @@ def _trimmed(state: State) -> State:
     oldest = min(state.held, state.declared, *flights)
     if oldest == 0:
         return state
-    peers = tuple(sorted(peer._replace(member=peer.member >> oldest) for peer in state.peers))
-    return state._replace(
+    peers = tuple(sorted(peer.but(member=peer.member >> oldest) for peer in state.peers))
+    return state.but(
         held=state.held - oldest,
         declared=state.declared - oldest,
         views=state.views - oldest,
         born=max(state.born - oldest, 0),
-        answer=state.answer and state.answer._replace(view=state.answer.view - oldest),
-        request=state.request and state.request._replace(view=state.request.view - oldest),
+        answer=state.answer and state.answer.but(view=state.answer.view - oldest),
+        request=state.request and state.request.but(view=state.request.view - oldest),
         peers=peers,
     )

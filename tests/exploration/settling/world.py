@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Literal, Self
+from typing import Literal
 
 import msgspec
 
@@ -34,6 +34,7 @@ from silo.directory.settling import (
     Seen,
     SendClaim,
 )
+from tests.exploration.explore import Part
 
 GRAIN = GrainId("place", "lobby")
 BUCKET = bucket_of(str(GRAIN))
@@ -45,14 +46,6 @@ LIVES = tuple(f"life-{number}" for number in range(1, 100))
 SILOS_KEPT_MAX = 200_000
 """Of how many silos it is remembered which lives they name, and what they are once these have other names."""
 Right = Literal["held", "fenced", "withheld", "told dead"]
-
-
-class Part(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
-    """A part of a state. It keeps its hash: the same few parts make up very many states."""
-
-    def but(self, **changes: Any) -> Self:
-        """The same with these changes."""
-        return msgspec.structs.replace(self, **changes)
 
 
 class Store(Part, frozen=True, cache_hash=True, gc=False):
