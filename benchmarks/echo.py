@@ -99,8 +99,10 @@ class EchoClient:
 
 
 def answered(payload: bytes) -> bytes:
-    """What stands for the grain: a number in, the next one out."""
-    return NUMBER.pack(NUMBER.unpack(payload)[0] + 1)
+    """What stands for the grain: a number in, the next one out, with whatever came behind it."""
+    if len(payload) == NUMBER.size:
+        return NUMBER.pack(NUMBER.unpack(payload)[0] + 1)
+    return NUMBER.pack(NUMBER.unpack_from(payload)[0] + 1) + payload[NUMBER.size :]
 
 
 async def _serve_stream(_requests: object, context: Any) -> None:

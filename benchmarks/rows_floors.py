@@ -18,10 +18,12 @@ AWAIT = "floor.await"
 LOCK = "floor.lock"
 LOCK_64 = "floor.lock.64"
 GRAINS_OF_64 = 16
+SIZES = {"": NUMBER.size, "10k.": 10 * 1024, "1m.": 1024 * 1024}
+"""The bytes of what is echoed, by the part of a row's name that says so."""
 
 
-def echo(in_flight: int) -> str:
-    return f"echo.{in_flight}"
+def echo(in_flight: int, size: str = "") -> str:
+    return f"echo.{size}{in_flight}"
 
 
 def plain_echo(in_flight: int) -> str:
@@ -66,12 +68,12 @@ async def _lock_64(_stage: Stage) -> Work:
     return looping([partial(plain[number % GRAINS_OF_64].add_apart, 1) for number in range(64)])
 
 
-def _echo(in_flight: int) -> Prepare:
+def _echo(in_flight: int, size: str = "") -> Prepare:
     async def prepare(stage: Stage) -> Work:
-        client = await stage.echo()
-        if await client.call(NUMBER.pack(41)) != NUMBER.pack(42):
+        client, more = await stage.echo(), bytes(SIZES[size] - NUMBER.size)
+        if await client.call(NUMBER.pack(41) + more) != NUMBER.pack(42) + more:
             raise RuntimeError("the echo does not answer what it should")
-        return looping([partial(client.call, NUMBER.pack(1))] * in_flight)
+        return looping([partial(client.call, NUMBER.pack(1) + more)] * in_flight)
 
     return prepare
 
@@ -89,6 +91,9 @@ def add_rows(rows: Rows) -> None:
     rows.add(LOCK_64, "the same, 64 callers of 16 objects", [BENCH], _lock_64)
     for in_flight in (1, 64, 512):
         rows.add(echo(in_flight), f"bare coalesced gRPC echo, {in_flight} in flight", [BENCH, ECHO], _echo(in_flight))
+    for size, in_flight in (("10k.", 64), ("1m.", 16)):
+        what = f"the same echo of {SIZES[size] // 1024} KiB, {in_flight} in flight"
+        rows.add(echo(in_flight, size), what, [BENCH, ECHO], _echo(in_flight, size))
     for in_flight in (1, 512):
         what = f"the same echo on asyncio, with gRPC's own settings, {in_flight} in flight"
         rows.add(plain_echo(in_flight), what, [PLAIN, PLAIN_CALLER], _plain_echo(in_flight))

@@ -15,6 +15,7 @@ from benchmarks.echo import EchoClient
 from benchmarks.plain import AS_IT_COMES, PlainEcho
 from silo import Client, Silo, SiloSettings, with_hint
 from silo.application import Loop
+from silo.directory.redis_directory import RedisDirectory
 from silo.embedded import EmbeddedServer
 from silo.testing.processes import ProcessCluster
 
@@ -52,6 +53,7 @@ class Stage:
         self._server: EmbeddedServer | None = None
         self._silo: Silo | None = None
         self._client: Client | None = None
+        self._directory: RedisDirectory | None = None
         self._echo: EchoClient | None = None
         self._echo_endpoint = ""
         self._plain: PlainEcho | None = None
@@ -148,6 +150,13 @@ class Stage:
             self._silo = silo
         return self._silo
 
+    async def directory(self) -> RedisDirectory:
+        """A directory of another cluster's rows, on the same server."""
+        if self._directory is None:
+            self._directory = RedisDirectory.at(self._redis_url(), f"{CLUSTER}-rows")
+            self._parts.push_async_callback(self._directory.close)
+        return self._directory
+
     async def client(self) -> Client:
         if self._client is None:
             self._client = await self._parts.enter_async_context(Client.connect(self._redis_url(), cluster=CLUSTER))
@@ -170,9 +179,9 @@ async def grains_on(host: Silo | Client, kind: type[G], name: str, count: int, s
 
 
 def _kinds() -> tuple[type, ...]:
-    from benchmarks.grains import Counter, Parcel
+    from benchmarks.grains import Counter, Fan, Mirror, Parcel, Ring
 
-    return Counter, Parcel
+    return Counter, Fan, Mirror, Parcel, Ring
 
 
 def _python_path() -> str:

@@ -26,6 +26,7 @@ from silo.directory.errors import (
     Overloaded,
 )
 from silo.directory.lives import Lives, Registering
+from silo.directory.logs import get_logger
 
 BATCH_GRAINS_MAX: Final = 1_000
 BATCHES_IN_FLIGHT_MAX: Final = 4
@@ -34,6 +35,8 @@ WAITING_CALLS_MAX: Final = 100_000
 """Of each kind of call to one part of the directory; one more is refused with Overloaded."""
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long close lets batches that are out come to their end."""
+
+_log = get_logger("silo.directory.registrar")
 
 _Question = TypeVar("_Question")
 _Answer = TypeVar("_Answer")
@@ -169,15 +172,22 @@ class _Ask(Generic[_Question, _Answer]):
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(answer)
-        for listener in self.listeners:
-            listener(answer)
+        self._call_back(answer)
 
     def fail(self, error: Exception) -> None:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(_for_one_caller(error))
-        for listener in self.listeners:
-            listener(_for_one_caller(error))
+        self._call_back(error)
+
+    def _call_back(self, answer: _Answer | Exception) -> None:
+        """Tell each listener once; what is wrong with one harms neither the others nor the rest of the batch."""
+        listeners, self.listeners = self.listeners, []
+        for listener in listeners:
+            try:
+                listener(_for_one_caller(answer) if isinstance(answer, Exception) else answer)
+            except Exception:
+                _log.exception("registrar.listener_failed", question=str(self.question))
 
 
 class _Parts(Generic[_Question, _Answer]):

@@ -56,6 +56,8 @@ G = TypeVar("G")
 T = TypeVar("T")
 THE_PROCESS_ENDS = (KeyboardInterrupt, GeneratorExit)
 """What grain code may raise, or have raised in it, that is not an answer to anybody: the process, or its loop, ends."""
+NO_CALLS: frozenset[Key] = frozenset()
+"""One for all activations: Python makes an empty frozenset anew each time."""
 BUSY_NAMED_MAX = 5
 """How many methods that run are named where a move is refused or given up for them."""
 THE_PROCESS_ENDS_OR_A_TASK = (*THE_PROCESS_ENDS, asyncio.CancelledError)
@@ -168,7 +170,7 @@ class Activation:
         self.last_used = self.started_at = asyncio.get_running_loop().time()
         self.opened_at: float | None = None
         """Since when, without a break, it starts turns; None before that."""
-        self.left_waiting: frozenset[Key] = frozenset()
+        self.left_waiting = NO_CALLS
         """The calls that stood in the queue at the place that it has moved here from."""
         self.participants: ParticipantSet | None = None
         self.states: GrainStates | None = None

@@ -446,7 +446,7 @@ class Catalog:
                 self._cache.learn(entry)
             self.reroute_all(activation)
             return
-        activation.entry = entry
+        activation.entry = self._kept(activation, entry)
         activation.state = State.STARTING
         self.build(activation)
         if activation.states is not None and not await self._read_states(activation, activation.states):
@@ -454,6 +454,11 @@ class Catalog:
         await self.run_on_activate(activation, ActivationReason.CALL)
         self._damping.started(activation.id)
         activation.open()
+
+    def _kept(self, activation: Activation, entry: Entry) -> Entry:
+        """Its own entry, made of the names that are here anyway: as it was read, it has each of them to itself, which
+        is a fifth of what an idle grain takes."""
+        return Entry(activation.id, self.me, activation.activation_id, entry.epoch)
 
     async def _read_states(self, activation: Activation, states: GrainStates) -> bool:
         """Read what is stored for an activation; False where it turned out not to be its grain's, and is gone.

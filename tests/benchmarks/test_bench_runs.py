@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.__main__ import all_rows, main
 from benchmarks.bars import BARS
+from benchmarks.memory import measure
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 90.0
@@ -62,6 +63,14 @@ async def test_a_quick_run_measures_every_row_and_is_not_far_off_the_bars() -> N
     assert {bar["row"] for bar in run["bars"]} == {bar.row for bar in BARS}
     rows = {row["name"]: row for row in run["rows"]}
     assert rows["local.1"]["p50_us"] < rows["remote.1"]["p50_us"]
+
+
+@pytest.mark.process
+async def test_the_memory_of_idle_grains_is_measured_by_what_the_silo_has_grown() -> None:
+    """How much that is, so few grains in a process that has much to reuse cannot tell."""
+    found = await measure(500)
+    assert found.grains == 500
+    assert abs(found.bytes_per_grain) < 100_000
 
 
 def test_it_names_the_rows_it_has_and_refuses_one_that_it_has_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,6 +136,21 @@ async def test_whoever_has_no_task_is_called_back_with_the_row_or_with_the_error
     assert len(directory.lookups[0]) == 3, "with whoever waits for the same row"
 
 
+async def test_a_listener_that_fails_is_told_once_and_harms_no_other(
+    directory: WatchedDirectory, registrar: Registrar, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Entry | Exception | None] = []
+
+    def fail(row: Entry | Exception | None) -> None:
+        told.append(row)
+        raise ValueError("of the listener's own")
+
+    registrar.look_up(grain(1), fail)
+    assert [await registrar.lookup(grain(1)), await registrar.lookup(grain(2))] == [None, None]
+    assert told == [None]
+    assert "listener_failed" in caplog.text
+
+
 async def test_a_registration_without_a_task_is_called_back_and_counts_in_its_life_alone(
     directory: WatchedDirectory,
 ) -> None:

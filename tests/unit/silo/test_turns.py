@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -49,6 +51,26 @@ def test_one_turn_runs_at_a_time_and_the_others_follow_in_order() -> None:
     assert ids(queue.end(second)) == [3]
     assert ids(queue.end(third)) == []
     assert queue.is_idle
+
+
+def test_an_idle_grain_keeps_nothing_of_what_has_run_and_waited() -> None:
+    def size(queue: TurnQueue[Visit]) -> int:
+        parts = [getattr(queue, name) for name in TurnQueue.__slots__]
+        return sum(sys.getsizeof(part) for part in parts if isinstance(part, (dict, deque)))
+
+    queue, never_used = opened(), opened()
+    turns = [Visit(number) for number in range(4)]
+    for turn in turns:
+        queue.admit(turn)
+    for turn in turns:
+        ids(queue.end(turn))
+    gone, running = Visit(7), Visit(8)
+    queue.admit(running)
+    queue.admit(gone)
+    assert queue.discard(gone)
+    assert ids(queue.end(running)) == []
+    assert queue.is_idle
+    assert size(queue) == size(never_used)
 
 
 def test_readers_share_and_do_not_overtake_a_writer_that_waits() -> None:
