@@ -55,8 +55,8 @@ def test_one_turn_runs_at_a_time_and_the_others_follow_in_order() -> None:
 
 def test_an_idle_grain_keeps_nothing_of_what_has_run_and_waited() -> None:
     def size(queue: TurnQueue[Visit]) -> int:
-        parts = [getattr(queue, name) for name in TurnQueue.__slots__]
-        return sum(sys.getsizeof(part) for part in parts if isinstance(part, (dict, deque)))
+        parts: list[object] = [getattr(queue, name) for name in TurnQueue.__slots__]
+        return sum(sys.getsizeof(part) for part in parts if type(part) in (dict, deque))
 
     queue, never_used = opened(), opened()
     turns = [Visit(number) for number in range(4)]
