@@ -72,7 +72,11 @@ def _progress() -> Generator[Callable[[str], None]]:
 def parse(rows: Rows, given: list[str] | None = None) -> tuple[argparse.Namespace, list[Row]]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--only", action="append", default=[], metavar="ROW", help="rows whose name begins so, and their floors"
+        "--only",
+        action="append",
+        default=[],
+        metavar="ROW",
+        help="the row, or rows whose name begins so, and floors",
     )
     parser.add_argument("--list", action="store_true", help="name the rows, and measure nothing")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")

@@ -62,10 +62,11 @@ class Rows:
         self._rows[name] = Row(name, what, tuple(processes), prepare, beside, unit, tuple(also))
 
     def chosen(self, only: Sequence[str]) -> list[Row]:
-        """All rows; or those whose name begins so, and their floors; raises ValueError where there are none."""
+        """All rows; or the one of that name, else those whose name begins so, and their floors; raises ValueError where
+        there are none."""
         names: set[str] = set()
         for prefix in only or ("",):
-            found = {name for name in self._rows if name.startswith(prefix)}
+            found = {prefix} if prefix in self._rows else {name for name in self._rows if name.startswith(prefix)}
             if not found:
                 raise ValueError(f"no row begins with {prefix!r}; there are {', '.join(self._rows)}")
             names |= found

@@ -64,7 +64,11 @@ class Registrar:
         return await self._looked_up(grain).wait()
 
     def look_up(self, grain: GrainId, on_row: Callable[[Entry | Exception | None], None]) -> None:
-        """As `lookup`, for a caller who has no task to wait with: it is called back with the row, or with the error."""
+        """As `lookup`, for a caller who has no task to wait with: it is called back with the row, or with the error.
+
+        Raises:
+            Overloaded, Closed: it is not asked, and nobody is called back.
+        """
         self._looked_up(grain).listeners.append(on_row)
 
     def _looked_up(self, grain: GrainId) -> _Ask[GrainId, Entry | None]:
@@ -98,6 +102,7 @@ class Registrar:
 
         Raises:
             DirectoryUnsettled: not before every silo has said again what it serves; nobody is called back.
+            Overloaded, Closed: likewise, it is not asked.
         """
         lives = self._lives
         if lives is None:

@@ -13,7 +13,6 @@ from silo.placement.policy import Candidate, PlacementFilter
 
 KINDS_REMEMBERED_MAX = 1024
 """For how many grain kinds the hosts are remembered within one view: callers may ask for kinds that nobody has."""
-NO_REASONS: Mapping[SiloAddress, str] = {}
 SILOS_EXPLAINED_MAX = 20
 """How many silos a message names before it only counts."""
 
@@ -129,13 +128,12 @@ class Narrowing:
 
     def _reasons(self, ask: Callable[[SiloRow], str | None]) -> Mapping[SiloAddress, str]:
         rows = self._rows
-        reasons: dict[SiloAddress, str] | None = None
+        reasons: dict[SiloAddress, str] = {}
         for one in self.candidates:
             reason = ask(rows[one.silo])
             if reason is not None:
-                reasons = reasons or {}
                 reasons[one.silo] = reason
-        return reasons or NO_REASONS
+        return reasons
 
     def _pass_over(self, name: str, reasons: Mapping[SiloAddress, str]) -> None:
         if not reasons:

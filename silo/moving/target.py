@@ -107,7 +107,8 @@ class TargetMove:
         self.post(handover.Registered(await self._parts.catalog.register(mine, until_answered=True)))
 
     def _activate(self) -> None:
-        self._activation.entry = self._core.entry
+        assert self._core.entry is not None
+        self._activation.entry = self._parts.catalog.own_entry(self._activation, self._core.entry)
         self._parts.cache.forget_grain(self._activation.id)
         kind, right = self._activation.kind, self._activation.right
         if kind.hooks.on_activate is None and not kind.persistent and right.is_held():

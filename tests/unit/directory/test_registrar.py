@@ -157,27 +157,23 @@ async def test_a_registration_without_a_task_is_called_back_and_counts_in_its_li
     lives = Lives()
     registrar = Registrar(directory, lives)
     bucket = bucket_of(str(ADA))
-    answers: list[Entry | Exception | None] = []
+    first, second = (asyncio.Future[Entry | Exception | None]() for _ in range(2))
     with pytest.raises(DirectoryUnsettled):
-        registrar.register_soon(Registration(ADA, ONE, "a1"), answers.append)
+        registrar.register_soon(Registration(ADA, ONE, "a1"), first.set_result)
     assert bucket in lives.take_claims()
     (standing,) = await directory.claim([Claim(bucket, ONE, new_life="life")])
     assert standing is not None
     lives.claimed(bucket, standing.life, is_settled=True)
 
-    registrar.register_soon(Registration(ADA, ONE, "a1"), answers.append)
-    while not answers:  # noqa: ASYNC110 - the registrar says so to nobody else
-        await asyncio.sleep(0)
-    first = answers.pop()
-    assert isinstance(first, Entry)
-    assert lives.floor(bucket) == first.epoch
+    registrar.register_soon(Registration(ADA, ONE, "a1"), first.set_result)
+    entry = await first
+    assert isinstance(entry, Entry)
+    assert lives.floor(bucket) == entry.epoch
 
-    registrar.register_soon(Registration(ADA, ONE, "a2", expected=first), answers.append)
+    registrar.register_soon(Registration(ADA, ONE, "a2", expected=entry), second.set_result)
     lives.doubt([bucket])
     assert lives.take_claims() == {}, "not while it is out"
-    while not answers:  # noqa: ASYNC110 - likewise
-        await asyncio.sleep(0)
-    assert isinstance(answers.pop(), DirectoryUnsettled)
+    assert isinstance(await second, DirectoryUnsettled)
     assert bucket in lives.take_claims()
     await registrar.close()
 
