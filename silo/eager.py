@@ -14,13 +14,27 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from asyncio.tasks import _enter_task, _leave_task
+import sys
 from collections.abc import Callable, Coroutine, Generator
 from sys import getrefcount
 from typing import Any, Final, NoReturn
 from weakref import getweakrefcount
 
 from silo.tasks import cancelled
+
+if sys.version_info >= (3, 12):
+    from asyncio.tasks import _swap_current_task
+else:
+    _current_tasks: Final[dict[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = vars(asyncio.tasks)["_current_tasks"]
+
+    def _swap_current_task(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
+        outer = _current_tasks.get(loop)
+        if task is not None:
+            _current_tasks[loop] = task
+        else:
+            del _current_tasks[loop]
+        return outer
+
 
 NESTED_MAX: Final = 8
 """How many first steps may be made within one another, as by grains that call each other; others wait for a pass."""
@@ -62,15 +76,13 @@ class EagerTasks:
         Returns:
             The task that carries the coroutine on, or begins it where too many are nested; None where it is over.
         """
-        carrier = self._ready.pop() if self._ready else _Carrier(self._loop, self._name, context, self._running)
+        ready, loop = self._ready, self._loop
+        carrier = ready.pop() if ready else _Carrier(loop, self._name, context, self._running)
+        task = carrier.task
         if self._nested >= NESTED_MAX:
             carrier.begin(coroutine, context)
-            return carrier.task
-        loop = self._loop  # and no name here for the task: see `is_untouched`
-        outer = asyncio.current_task(loop)
-        if outer is not None:
-            _leave_task(loop, outer)
-        _enter_task(loop, carrier.task)
+            return task
+        outer = _swap_current_task(loop, task)
         self._nested += 1
         is_over = True
         try:
@@ -80,20 +92,16 @@ class EagerTasks:
             return None
         finally:
             self._nested -= 1
-            _leave_task(loop, carrier.task)
-            if outer is not None:
-                _enter_task(loop, outer)
+            _swap_current_task(loop, outer)
             if is_over:
-                self._put_back(carrier)
+                # Where nobody has cancelled the task, or kept hold of it, it is referred to as when it was new, and by
+                # a name here. Who has kept hold of it may cancel it yet, and would mean the coroutine that is over.
+                if getrefcount(task) == carrier.references and getweakrefcount(task) == 1 and not task.cancelling():
+                    ready.append(carrier)
+                else:
+                    task.cancel()
         carrier.carry_on(coroutine, context, yielded)
-        return carrier.task
-
-    def _put_back(self, carrier: _Carrier) -> None:
-        """Its coroutine was over with the first step."""
-        if carrier.is_untouched:
-            self._ready.append(carrier)
-        else:  # who has kept hold of it may cancel it yet, and would mean the coroutine that is over
-            carrier.task.cancel()
+        return task
 
     def own(self, task: asyncio.Task[Any]) -> None:
         """Own a task that was begun elsewhere, until it ends."""
@@ -122,7 +130,7 @@ class EagerTasks:
 class _Carrier(Coroutine[Any, Any, None]):
     """What such a task runs: nothing while it stands ready, then the one coroutine that it was given."""
 
-    __slots__ = ("_context", "_coroutine", "_loop", "_ready", "_references", "_running", "_stepped", "_yielded", "task")
+    __slots__ = ("_context", "_coroutine", "_loop", "_ready", "_running", "_stepped", "_yielded", "references", "task")
 
     def __init__(
         self,
@@ -141,16 +149,8 @@ class _Carrier(Coroutine[Any, Any, None]):
         """What it waits for after that."""
         self._ready: asyncio.Future[None] | None = None
         self.task: asyncio.Task[None] = loop.create_task(self, name=name, context=context.copy())
-        self._references = getrefcount(self.task), getweakrefcount(self.task)
-
-    @property
-    def is_untouched(self) -> bool:
-        """Nobody has cancelled the task, or kept hold of it: it is referred to as when it was new, by loop and carrier.
-
-        Asked where no name refers to it.
-        """
-        references = getrefcount(self.task), getweakrefcount(self.task)
-        return references == self._references and not self.task.cancelling()
+        self.references = getrefcount(self.task) + 1
+        """How many there are to it while nobody knows it but loop, carrier, and whoever counts them by a name."""
 
     def begin(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
         """Run this from its beginning."""
@@ -214,6 +214,19 @@ class _Carrier(Coroutine[Any, Any, None]):
     @property
     def cr_await(self) -> Any:
         return getattr(self._coroutine, "cr_await", None)
+
+
+class Ready:
+    """What can be awaited, and is there already: to make a coroutine or a future for it would take longer."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        yield from ()
+        return self.value
 
 
 class Driven:

@@ -18,6 +18,7 @@ from silo.class_checks import (
 )
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import NotExecuted
+from silo.eager import Ready
 from silo.grain_context import GrainContext
 from silo.kinds import KIND, GrainKind, KindRegistry
 
@@ -222,6 +223,8 @@ def _method(kind: GrainKind, spec: MethodSpec) -> Callable[..., Any]:
         if kwargs or not low <= len(args) <= high:
             spec.check(args, kwargs)
         answer = self._silo_target.call(self._silo_id, kind, spec, args, kwargs, self._silo_options)  # pyright: ignore[reportPrivateUsage] - becomes a method
+        if type(answer) is Ready:
+            return answer.value
         try:
             return await answer
         except asyncio.CancelledError:

@@ -365,6 +365,7 @@ class Runtime:
             right=right,
             telemetry=self._telemetry,
             move=self.migrate,
+            run_at_once=self.router.run_at_once,
         )
         self._bind = reference_binder(self.kinds, self.caller)
         self.gateway = Gateway(self.book, ids, self.links, self.codec, self.cache)

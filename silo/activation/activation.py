@@ -218,6 +218,26 @@ class Activation:
                 what = f"{self.id} has calls of {self.turns.waiting_bytes} bytes waiting; {call.size} more are too many"
                 self._refuse(call, what, "queue_bytes_max")
 
+    def begin(self, call: Call) -> bool:
+        """Count a call as running, where nothing else runs or waits here; else False, with nothing done.
+
+        It is run by `run_begun`, right after.
+        """
+        spec = self.kind.methods.get(call.method)
+        if spec is None or not self.turns.begin(call):
+            return False
+        call.spec = spec
+        return True
+
+    def run_begun(self, call: Call) -> None:
+        """Run a call of somebody in this process, which `begin` has begun."""
+        try:
+            call.isolate(self._premises.codec)
+        except SerializationError as error:
+            self._ended(call, Answer.failed(error), 0.0)
+            return
+        self._start(call)
+
     def admit_tick(self, tick: Tick) -> None:
         """Take in what a timer of this activation calls."""
         if self.turns.admit(tick, forced=True) is Admission.START:
@@ -257,21 +277,51 @@ class Activation:
             self._start(call)
 
     async def _turn(self, call: Call) -> None:
+        """Run a turn to its end, whatever that is: in one coroutine, since to make and to step each takes time."""
         premises = self._premises
+        right = premises.right
         call.task = asyncio.current_task(premises.loop)
         answer: Answer | None = None
         started = 0.0
         try:
-            if not premises.right.is_held():
-                await premises.right.held()
+            if not right.is_held():
+                await right.held()
             started = premises.loop.time()
             deadline = call.deadline
             if call.cancelled or call.interrupted or call.left_behind or (deadline is not None and started >= deadline):
                 answer = self._refused_at_start(call)
+            elif (refusal := self._read_arguments(call)) is not None:
+                answer = refusal
             else:
-                answer = await self._run(call)
-            if not premises.right.is_held():
-                await premises.right.held()  # nothing of a fenced silo takes effect
+                current_turn.set(TurnContext(self, call, deadline))
+                current_activation.set(self)
+                args, kwargs, spec = call.args, call.kwargs, call.spec
+                assert args is not None
+                assert spec is not None
+                telemetry = premises.telemetry
+                try:
+                    if telemetry is not None:
+                        with telemetry.turn(self, call):
+                            value = await spec.function(self.instance, *args, **(kwargs or {}))
+                    elif kwargs:
+                        value = await spec.function(self.instance, *args, **kwargs)
+                    else:
+                        value = await spec.function(self.instance, *args)
+                except asyncio.CancelledError as error:
+                    if call.is_called_off:
+                        raise
+                    answer = Answer(Outcome.APPLICATION_ERROR, error=error, entry=self.newer_entry(call))
+                except Exception as error:
+                    failure = seen_from_outside(error)
+                    answer = Answer(Outcome.APPLICATION_ERROR, error=failure, entry=self.newer_entry(call))
+                except THE_PROCESS_ENDS:
+                    raise
+                except BaseException as error:  # SystemExit of a library, say: the end of the turn, not of the silo
+                    answer = Answer(Outcome.APPLICATION_ERROR, error=error, entry=self.newer_entry(call))
+                else:
+                    answer = self._returned(call, value)
+            if not right.is_held():
+                await right.held()  # nothing of a fenced silo takes effect
         except SiloFenced:
             # Declared dead. What has not begun never will, and is told so when everything here is given up.
             if answer is not None and answer.outcome != Outcome.NOT_EXECUTED:
@@ -301,36 +351,20 @@ class Activation:
             return Answer.failed(OutcomeUnknown(f"{self.id}.{call.method} was left behind before it was begun"))
         return Answer.failed(CallExpired(f"{self.id}.{call.method}: the deadline passed while the call was queued"))
 
-    async def _run(self, call: Call) -> Answer:
-        """Run the turn to its end, whatever that is."""
-        premises = self._premises
-        assert call.spec is not None
-        try:
-            args, kwargs = call.arguments(premises.codec)
-        except SerializationError as error:
-            return Answer(Outcome.NOT_EXECUTED, error=error)
-        current_turn.set(TurnContext(self, call, call.deadline))
-        current_activation.set(self)
-        telemetry = premises.telemetry
-        try:
-            if telemetry is None:
-                value = await call.spec.function(self.instance, *args, **kwargs)
-            else:
-                with telemetry.turn(self, call):
-                    value = await call.spec.function(self.instance, *args, **kwargs)
-        except asyncio.CancelledError as error:
-            if call.cancelled or call.interrupted:
-                raise
-            return Answer(Outcome.APPLICATION_ERROR, error=error, entry=self.newer_entry(call))
-        except Exception as error:
-            return Answer(Outcome.APPLICATION_ERROR, error=seen_from_outside(error), entry=self.newer_entry(call))
-        except THE_PROCESS_ENDS:
-            raise
-        except BaseException as error:  # SystemExit of a library, say: the end of the turn, and not of the silo
-            return Answer(Outcome.APPLICATION_ERROR, error=error, entry=self.newer_entry(call))
+    def _read_arguments(self, call: Call) -> Answer | None:
+        """Have the arguments as values; the answer where that cannot be."""
+        if call.args is None:
+            try:
+                call.arguments(self._premises.codec)
+            except SerializationError as error:
+                return Answer(Outcome.NOT_EXECUTED, error=error)
+        return None
+
+    def _returned(self, call: Call, value: object) -> Answer:
+        """The answer of a turn that has returned this."""
         if call.is_from_here:
             try:
-                value = premises.codec.isolate(value)
+                value = self._premises.codec.isolate(value)
             except SerializationError as error:
                 return Answer(Outcome.APPLICATION_ERROR, error=error)
         return Answer(Outcome.VALUE, value, None, None, 0, self.newer_entry(call))

@@ -138,6 +138,13 @@ class TurnQueue(Generic[T]):
         self.waiting_bytes += turn.size
         return Admission.WAIT
 
+    def begin(self, turn: T) -> bool:
+        """Have a call run now, where nothing runs, waits or is held back; else False, with nothing done."""
+        if self._running or self._waiting or self._holding:
+            return False
+        self._running[turn.id] = turn
+        return True
+
     def end(self, turn: T) -> Iterator[T] | tuple[T, ...]:
         """A turn has ended; yields those that start now, each counted as running before it is yielded."""
         running = self._running

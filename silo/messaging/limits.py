@@ -21,7 +21,7 @@ ORDERS_BYTES_MAX = 256 * KIB
 class LinkLimits:
     """How much a link holds, and how long it waits. Peers of one cluster should be configured alike."""
 
-    batch_frames_max: int = 256
+    batch_frames_max: int = 128
     """Frames in one message."""
     batch_bytes_max: int = 512 * KIB
     """Bytes of payload in one message, one chunk apart."""

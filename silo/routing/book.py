@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import CallExpired, NotExecuted, OutcomeUnknown, Overloaded, SiloError, SiloUnavailable
+from silo.eager import Ready
 from silo.logs import get_logger
-from silo.routing.call import Answer, Call, ValueCodec, resolve
+from silo.routing.call import Answer, Call, ValueCodec, error_of, resolve
 from silo.routing.deadlines import Deadlines
 from silo.routing.lanes import Lanes
 from silo.wire.frames import Outcome, Reply, Request
@@ -112,11 +113,45 @@ class CallBook:
         if self._open and self._open_bytes + size > self._bytes_max:
             what = f"calls of {self._open_bytes} bytes are open; {size} more are too many"
             raise Overloaded(what, self._bytes_limit)
+        self._enter(call)
+        self._route(call)
+
+    def _enter(self, call: Call) -> None:
         self._open[call.id] = call
-        self._open_bytes += size
+        self._open_bytes += call.size
         if call.deadline is not None:
             self._deadlines.watch(call.id, call.deadline, self._loop or self._find_loop())
-        self._route(call)
+
+    def has_room_for(self, call: Call) -> bool:
+        """Whether it would be taken in now."""
+        if not self._open:
+            return True
+        return len(self._open) < self._calls_max and self._open_bytes + call.measure() <= self._bytes_max
+
+    def adopt(self, call: Call) -> None:
+        """Take in a call that was begun without the book, and has to wait now."""
+        call.sink = (self._loop or self._find_loop()).create_future()
+        call.on_answer = self.answered
+        call.measure()
+        self._enter(call)
+
+    def answer_of(self, call: Call) -> Awaitable[Any]:
+        """What its caller gets of a call that was run at once: its value, or the error, raised here.
+
+        Others run not before a call but after one that was answered at once: calls leave in the order they are made in.
+        """
+        kept = call.kept
+        if kept is None:
+            return call
+        self._answered_at_once += 1
+        if self._answered_at_once >= ANSWERED_AT_ONCE_MAX:
+            self._answered_at_once = 0
+            future: asyncio.Future[Any] = (self._loop or self._find_loop()).create_future()
+            resolve(future, kept, self._codec)
+            return _after_others(future)
+        if kept.outcome is not Outcome.VALUE:
+            raise error_of(kept, self._codec)
+        return Ready(kept.value)
 
     def begin(self, call: Call) -> Awaitable[Any]:
         """Place a call that is made in this process; returns what its answer is awaited from.

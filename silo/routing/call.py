@@ -152,6 +152,8 @@ class Call(msgspec.Struct, eq=False):
     """Where it is open, if it was made here."""
     timer: asyncio.TimerHandle | None = None
     """Runs once the deadline has passed, until the call is given up."""
+    kept: Answer | None = None
+    """The answer of one that was run at once, which nobody had to wait for."""
 
     def __repr__(self) -> str:
         return f"<call {self.id} {self.grain}.{self.method} from {self.caller}>"
@@ -178,9 +180,14 @@ class Call(msgspec.Struct, eq=False):
         return self.spec is not None and self.spec.always_interleave
 
     @property
+    def is_called_off(self) -> bool:
+        """Its caller has gone, or its grain has to move: if it is cancelled, that is why."""
+        return self.cancelled or self.interrupted
+
+    @property
     def is_from_here(self) -> bool:
         """Whether its caller lives in this process, and is answered with values rather than payloads."""
-        return isinstance(self.sink, asyncio.Future)
+        return self.book is not None
 
     @property
     def is_one_way(self) -> bool:
@@ -273,19 +280,28 @@ class Call(msgspec.Struct, eq=False):
         return CallTimeout(f"{self.grain}.{self.method}: no answer from {peer} within the deadline; waiting: {waiting}")
 
 
+def keep(call: Call, answer: Answer) -> None:
+    """The end of a call that is run at once: its `on_answer` until it has to wait."""
+    call.kept = answer
+
+
 def resolve(future: asyncio.Future[Any], answer: Answer, codec: ValueCodec) -> None:
     """Give a waiting caller its answer: the value, or the error to raise."""
     if future.done():
         return
-    if answer.outcome is Outcome.VALUE:
-        if answer.payload is None:
-            future.set_result(answer.value)
-            return
+    if answer.outcome is not Outcome.VALUE:
+        future.set_exception(error_of(answer, codec))
+    elif answer.payload is None:
+        future.set_result(answer.value)
+    else:
         try:
             future.set_result(codec.decode(answer.payload, answer.codec))
         except SiloError as unreadable:
             future.set_exception(unreadable)
-        return
+
+
+def error_of(answer: Answer, codec: ValueCodec) -> BaseException:
+    """What a caller raises by this answer, which is no value."""
     if answer.error is not None:
         error = codec.isolate_error(answer.error) if answer.outcome is Outcome.APPLICATION_ERROR else answer.error
     elif answer.payload:
@@ -294,4 +310,4 @@ def resolve(future: asyncio.Future[Any], answer: Answer, codec: ValueCodec) -> N
         error = NotExecuted(f"the call was not executed ({answer.outcome.name.lower()})")
     if isinstance(error, (StopIteration, asyncio.CancelledError)):  # a future takes neither: name it instead
         error = SiloError(f"the call ended with {type(error).__name__}: {error}")
-    future.set_exception(error)
+    return error

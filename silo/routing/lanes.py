@@ -75,6 +75,10 @@ class Lanes:
         call.lane = lane
         return True
 
+    def has(self, call: Call) -> bool:
+        """Whether calls of the same caller to the same grain are out, or held."""
+        return bool(self._lanes) and (call.caller, call.grain) in self._lanes
+
     def road_of(self, call: Call) -> str | None:
         """The target of those calls of the same caller to the same grain that are out; None where none is."""
         lane = self._lanes.get((call.caller, call.grain))

@@ -29,7 +29,7 @@ from silo.logs import get_logger
 from silo.placement.decision import Placement
 from silo.routing.arrivals import Arrivals
 from silo.routing.book import CallBook
-from silo.routing.call import Answer, Call, ValueCodec
+from silo.routing.call import Answer, Call, ValueCodec, keep
 from silo.routing.claims import Claims
 from silo.routing.comebacks import TRIES_AT_ONCE, Comebacks
 from silo.routing.forwarded_calls import ForwardedCalls, Key
@@ -240,13 +240,38 @@ class Router:
                 if not self.book.lanes.enter(call, HERE, tracked=False):
                     call.payload(self._codec)
                     return
-                if call.is_from_here and call.target is None:
+                if call.target is None:
                     call.isolate(self._codec)
             except SiloError as error:
                 call.on_answer(call, Answer.failed(error))
                 return
             call.target = HERE
         activation.admit(call, forced=call.hops > 0 or call.tries > 0)
+
+    def run_at_once(self, call: Call) -> bool:
+        """Run a call that is made here in the caller's own pass of the loop, where its grain is here and has nothing
+        else to do; False where that cannot be, and the call has to be placed.
+
+        If the turn is over by then, the call has kept its answer. Only one that has to wait goes into the book.
+        """
+        grain = call.grain
+        activation = self._catalog.get(grain)
+        book = self.book
+        if (
+            activation is None
+            or self.is_resolving(grain)
+            or book.lanes.has(call)
+            or not book.has_room_for(call)
+            or not activation.begin(call)
+        ):
+            return False
+        call.target = HERE
+        call.book = book
+        call.on_answer = keep
+        activation.run_begun(call)
+        if call.kept is None:
+            book.adopt(call)
+        return True
 
     def on_forwarded_start(self, call: Call) -> None:
         """A turn of a call that was forwarded starts: later calls of its caller need not wait for it any more.

@@ -79,7 +79,16 @@ class PlainCodec:
 
     def decode_call(self, payload: bytes | memoryview) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments in a payload; raises SerializationError."""
-        root = self._decode(payload, around=2)
+        if 0 < len(payload) <= self._rules.depth_max and payload[0] != MARKED:  # as in `decode`
+            try:
+                root = self._flat(payload)
+            except Exception:
+                root = self._decode(payload, around=2)
+            else:
+                if type(root) is list:
+                    return tuple(cast("list[object]", root)), {}
+        else:
+            root = self._decode(payload, around=2)
         if type(root) is list:
             return tuple(cast("list[object]", root)), {}
         if type(root) is dict:

@@ -122,8 +122,12 @@ class Serializer:
 
     def isolate_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """As `isolate`, for the arguments of a call."""
-        if SCALARS.issuperset(map(type, args)) and SCALARS.issuperset(map(type, kwargs.values())):
-            return args, dict(kwargs)
+        if not kwargs:
+            for item in args:
+                if type(item) not in SCALARS:
+                    break
+            else:
+                return args, kwargs
         try:
             copies = {name: self._isolation.copy(item) for name, item in kwargs.items()}
             return tuple([self._isolation.copy(item) for item in args]), copies

@@ -20,6 +20,7 @@ from silo.directory.errors import (
 )
 from silo.grain import Grain, always_interleave, current_grain, grain, one_way, read_only, soft_state, timeout
 from silo.reference import with_hint, with_timeout
+from silo.routing.book import ANSWERED_AT_ONCE_MAX
 from silo.serialization.exceptions import RemoteError
 from silo.serialization.registry import TypeRegistry, register
 from tests.cluster.clusters import Cluster
@@ -253,6 +254,52 @@ async def test_the_cancellation_of_a_caller_takes_a_queued_call_out(cluster: Clu
     assert "k waits at second" not in stage.lines
 
 
+async def test_a_call_to_a_grain_next_door_is_timed_cancelled_and_queued_like_any_other(
+    cluster: Cluster, stage: Stage
+) -> None:
+    (silo,) = await cluster.start("a", kinds=(Patient,))
+    patient = silo.grain(Patient, "k")
+    await patient.idle()
+    with pytest.raises(CallTimeout):
+        await with_timeout(patient, 0.2).wait("never")
+    await stage.heard("k was cancelled")
+    call = asyncio.create_task(patient.wait("not yet"))
+    await stage.heard("k waits at not yet")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await stage.heard("k was cancelled", times=2)
+    first, second = asyncio.create_task(patient.wait("go")), asyncio.create_task(patient.wait("on"))
+    await cluster.queued(patient, 1)
+    assert "k waits at on" not in stage.lines
+    stage.gate("on").open()
+    stage.gate("go").open()
+    await asyncio.gather(first, second)
+    assert [line for line in stage.lines if line.endswith((" go", " on"))] == ["k waits at go", "k waits at on"]
+
+
+async def test_grains_next_door_that_answer_at_once_let_others_run_now_and_then(cluster: Cluster) -> None:
+    (silo,) = await cluster.start("a", kinds=(Patient, Fallible))
+    patient, fallible = silo.grain(Patient, "k"), silo.grain(Fallible, "k")
+    await patient.idle()
+    await fallible.take(1)
+    passes = 0
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_passes())
+    for _ in range(200):
+        await patient.idle()
+        with pytest.raises(Refused):
+            await fallible.refuse(1)
+    counting.cancel()
+    assert 400 / ANSWERED_AT_ONCE_MAX - 1 <= passes < 100
+
+
 @grain(kind="herald")
 class Herald(Grain):
     @one_way
@@ -479,6 +526,11 @@ class Keeper(Grain):
         self.kept = [items]
         return items
 
+    @one_way
+    async def note(self, items: list[int]) -> None:
+        await asyncio.sleep(0)  # whoever made the call goes on meanwhile
+        self.kept = [items]
+
     async def give(self) -> list[int]:
         return self.kept[0]
 
@@ -494,7 +546,11 @@ class Borrower(Grain):
         echoed.append(3)
         first = await keeper.give()
         first.append(4)
-        return [items, echoed, first, await keeper.give()]
+        noted = [5]
+        before = await keeper.give()
+        await keeper.note(noted)
+        noted.append(6)
+        return [items, echoed, first, before, await keeper.give()]
 
     async def pass_on(self, key: str) -> str:
         try:
@@ -511,7 +567,7 @@ async def test_arguments_and_results_are_isolated_on_a_local_call_as_on_a_remote
         await with_hint(client.grain(Keeper, key), key).keep([])
     borrower = with_hint(client.grain(Borrower, "k"), "a")
     here, there = await borrower.meddle("a"), await borrower.meddle("b")
-    assert here == there == [[1, 2], [1, 3], [1, 4], [1]]
+    assert here == there == [[1, 2], [1, 3], [1, 4], [1], [5]]
     assert await borrower.pass_on("a") == await borrower.pass_on("b")
     assert "object" in await borrower.pass_on("a")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from silo.directory.addresses import GrainId
 from silo.directory.errors import Overloaded, PayloadTooLarge
 from silo.messaging.limits import LinkLimits
-from silo.messaging.session import Gap, Session, SessionBroken, Written
+from silo.messaging.session import SHARED_REQUESTS_MIN, Gap, Session, SessionBroken, Written
 from silo.wire.frames import Batch, Cancel, Chunk, Frame, Reply, Request
 
 SMALL = LinkLimits(
@@ -156,6 +156,38 @@ def test_batches_are_bounded_by_frames_and_bytes() -> None:
     while (written := here.take(0.0)) is not None:
         sizes.append([len(cast("Reply", frame).payload) for frame in written.frames])
     assert sizes == [[3, 3, 3, 3], [3, 990, 990, 990], [990, 990, 990], [990, 990]]
+
+
+def test_requests_that_are_under_way_are_shared_out_so_that_some_are_run_while_others_are_made() -> None:
+    here, there = pair(LinkLimits())
+    for number in range(64):
+        here.push(request(number))
+    batches = [here.take(0.0), here.take(0.0)]
+    assert [len(written.frames) for written in batches if written is not None] == [32, 32]
+    assert here.take(0.0) is None
+    body = wire(here, batches[0])
+    there.receive(DECODER.decode(body), len(body), 0.0)
+    for number in range(32):
+        there.push(reply(number))
+    answers = there.take(0.0)
+    assert answers is not None
+    assert len(answers.frames) == 32  # what is answered leaves together
+    body = wire(there, answers)
+    here.receive(DECODER.decode(body), len(body), 0.0)
+    for number in range(32):
+        here.push(request(100 + number))
+    written = here.take(0.0)
+    assert written is not None
+    assert len(written.frames) == 32
+
+
+def test_few_requests_leave_in_one_batch() -> None:
+    here, _ = pair(LinkLimits())
+    for number in range(SHARED_REQUESTS_MIN):
+        here.push(request(number))
+    written = here.take(0.0)
+    assert written is not None
+    assert len(written.frames) == SHARED_REQUESTS_MIN
 
 
 def test_a_request_beyond_the_queue_is_overloaded_and_nothing_else_is_refused() -> None:
