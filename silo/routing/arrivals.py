@@ -38,20 +38,23 @@ class Arrivals:
         Args:
             forced: there is room for it: it was admitted elsewhere already.
         """
-        key = (call.origin, call.id)
-        if key in self._calls:
-            self.remove(*key)
-        size = call.measure()
-        if not forced:
+        if (call.origin, call.id) in self._calls:
+            self.remove(call.origin, call.id)
+        if not forced and not self.has_room_for(call):
             if len(self._calls) >= self._calls_max:
                 what = f"{len(self._calls)} calls of other silos wait or run here, as many as may"
                 return Overloaded(what, "silo_queue_calls_max")
-            if self._calls and self._bytes + size > self._bytes_max:
-                what = f"calls of other silos, of {self._bytes} bytes, wait or run here; {size} more are too many"
-                return Overloaded(what, "silo_queue_bytes_max")
-        self._bytes += size
-        self._calls[key] = call
+            what = f"calls of other silos, of {self._bytes} bytes, wait or run here; {call.size} more are too many"
+            return Overloaded(what, "silo_queue_bytes_max")
+        self._bytes += call.measure()
+        self._calls[call.origin, call.id] = call
         return None
+
+    def has_room_for(self, call: Call) -> bool:
+        """Whether it would be taken in now."""
+        if not self._calls:
+            return self._calls_max > 0
+        return len(self._calls) < self._calls_max and self._bytes + call.measure() <= self._bytes_max
 
     def has(self, origin: SiloAddress, call_id: int) -> bool:
         """Whether the call is here."""

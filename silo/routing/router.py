@@ -413,6 +413,8 @@ class Router:
             return
         if self._arrivals.given_up and self._arrivals.was_given_up(request.reply_to, request.id):
             return  # its caller has gone: it was on its way by another silo when that was said
+        if not flags & (Flag.FORWARDED | Flag.CONTROL) and self._run_arrived(call):
+            return
         forced = flags & Flag.FORWARDED != 0
         if forced and not self._may_come(call):
             return  # its caller has been told that it will not run
@@ -438,6 +440,27 @@ class Router:
         if entry is not None and entry.epoch <= request.epoch and self._catalog.get(call.grain) is None:
             self._cache.forget(entry)  # the sender went by it, and it is not true
         self.route(call)
+
+    def _run_arrived(self, call: Call) -> bool:
+        """Run another silo's call at once where that can be, as `run_at_once` does; only one that has to wait counts
+        among those that are here."""
+        activation = self._catalog.get(call.grain)
+        if (
+            activation is None
+            or self.trails
+            or self.is_resolving(call.grain)
+            or not self._arrivals.has_room_for(call)
+            or not activation.begin(call)
+        ):
+            return False
+        call.on_answer = keep
+        activation.run_begun(call)
+        if call.kept is not None:
+            self._answer(call, call.kept)
+        else:
+            call.on_answer = self._reply
+            self._arrivals.take(call, forced=True)
+        return True
 
     def _trail_of(self, call: Call) -> Destination | None:
         """Where the calls before this one were sent on from here, unless that silo is gone."""
@@ -510,8 +533,10 @@ class Router:
     def _reply(self, call: Call, answer: Answer) -> None:
         """Send the answer of another silo's call straight to that silo."""
         self._arrivals.remove(call.origin, call.id)
-        if call.answered:
-            return
+        if not call.answered:
+            self._answer(call, answer)
+
+    def _answer(self, call: Call, answer: Answer) -> None:
         call.answered = True
         assert call.origin is not None
         if call.origin not in self.dead:
