@@ -402,6 +402,11 @@ def part_of(client: RedisClient, key: str) -> str:
     return client.server_of(key) if isinstance(client, ClusterClient) else ""
 
 
+def spans_slots(client: RedisClient) -> bool:
+    """Whether keys lie in slots, so that no command takes those of two."""
+    return isinstance(client, ClusterClient)
+
+
 async def drop_idle(client: RedisClient) -> None:
     """Close the idle connections, so that the next command looks up anew which server to talk to."""
     pool = getattr(client, "connection_pool", None)  # a Redis Cluster client has none, and follows redirections instead
