@@ -439,7 +439,7 @@ class SourceMove:
                 await activation.states.regain(departed_epoch)
             if reactivate:
                 activation.state = State.STARTING
-                await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
+                await catalog.beginnings.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
         except SiloFenced:
             raise
         except Exception as error:
@@ -455,7 +455,7 @@ class SourceMove:
             payload = restore(self._parts, activation, self._payload or self._packed_again())
             if activation.states is not None:
                 await activation.states.regain(payload.from_epoch)
-            await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
+            await catalog.beginnings.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
         except SiloFenced:
             raise
         except Exception as error:

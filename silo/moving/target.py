@@ -122,7 +122,7 @@ class TargetMove:
         failure: Exception | None = None
         for _ in range(tries):
             try:
-                await catalog.run_on_activate(self._activation, ActivationReason.MIGRATION)
+                await catalog.beginnings.run_on_activate(self._activation, ActivationReason.MIGRATION)
             except SiloFenced:
                 raise
             except Exception as error:
