@@ -265,8 +265,8 @@ return {{life, settled and 1 or 0}}
 """)
 
 UNREGISTER: Final = Script("""
--- KEYS: entries of each bucket. ARGV, for each bucket in turn: how many rows follow, and two for each: grain, the row to
---     remove.
+-- KEYS: entries of each bucket. ARGV, for each bucket in turn: how many rows follow, and two for each: grain, the row
+--     to remove.
 -- Answers, for each: 1 it was removed, 0 no row stood there, -1 another one stands.
 local answers, at = {}, 1
 for _, entries in ipairs(KEYS) do

@@ -12,7 +12,9 @@ URLs; the sentinels' own login, where they ask for one, is given there as `senti
 from __future__ import annotations
 
 import asyncio
+import random
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
@@ -30,14 +32,6 @@ import redis.exceptions
 import redis.retry
 import redis.sentinel
 from redis.backoff import NoBackoff
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    stop_after_attempt,
-    stop_after_delay,
-    wait_random_exponential,
-)
 
 from silo.directory.errors import DirectoryUnavailable, InvalidSettings
 from silo.directory.logs import get_logger
@@ -316,28 +310,19 @@ async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]
     Raises:
         DirectoryUnavailable: it failed for good; the cause is redis-py's error. The command may have been carried out.
     """
-
-    async def before_next_try(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
-        _log.debug("directory.try_failed", what=what, attempt=state.attempt_number, why=str(error))
-        if isinstance(error, redis.exceptions.TimeoutError) or (error is not None and "READONLY" in error_codes(error)):
+    began, tries = time.monotonic(), 0
+    while True:
+        tries += 1
+        try:
+            return await cancellable(_by_connection(ask()))
+        except REDIS_ERRORS as error:
+            if not is_transient(error) or tries >= TRIES_MAX or time.monotonic() - began >= TRY_WITHIN_S:
+                raise DirectoryUnavailable(f"{what}: {type(error).__name__}: {error}") from error
+            _log.debug("directory.try_failed", what=what, attempt=tries, why=str(error))
+            leads_elsewhere = isinstance(error, redis.exceptions.TimeoutError) or "READONLY" in error_codes(error)
+        if leads_elsewhere:
             await drop_idle(client)  # they lead to the same server, which is dead, cut off or demoted
-
-    tries = AsyncRetrying(
-        stop=stop_after_attempt(TRIES_MAX) | stop_after_delay(TRY_WITHIN_S),
-        wait=wait_random_exponential(multiplier=WAIT_BETWEEN_TRIES_S, max=WAIT_BETWEEN_TRIES_MAX_S),
-        retry=retry_if_exception(is_transient),
-        before_sleep=before_next_try,
-        sleep=asyncio.sleep,
-        reraise=True,
-    )
-    try:
-        async for attempt in tries:
-            with attempt:
-                return await cancellable(_by_connection(ask()))
-    except REDIS_ERRORS as error:
-        raise DirectoryUnavailable(f"{what}: {type(error).__name__}: {error}") from error
-    raise AssertionError("tenacity ended its tries with neither an answer nor an error")
+        await asyncio.sleep(random.uniform(0.0, min(WAIT_BETWEEN_TRIES_S * 2 ** (tries - 1), WAIT_BETWEEN_TRIES_MAX_S)))
 
 
 async def asked_of_any(client: RedisClient, what: str, keys: Iterable[str], ask: Callable[[str], Awaitable[_T]]) -> _T:

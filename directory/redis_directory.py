@@ -285,8 +285,8 @@ class RedisDirectory:
         *,
         each_alone: bool = False,
     ) -> list[_Command]:
-        """Ask questions of which each belongs to a group: a command for each round; where a command is for one slot, one
-        for each group, and a pipeline for each round.
+        """Ask questions of which each belongs to a group: a command for each round; or a pipeline for each round, of a
+        command for each group, where no command takes the keys of two.
 
         Args:
             each_alone: whether each is a command of its own, and those of a round count that were answered, though
@@ -369,8 +369,7 @@ class RedisDirectory:
         try:
             with _RowsRead(grains) as reading:
                 stands = [
-                    None if row is None else reading.read(row, place)
-                    for place, row in enumerate(rows[: len(grains)])
+                    None if row is None else reading.read(row, place) for place, row in enumerate(rows[: len(grains)])
                 ]
         except DirectoryRowUnreadable as error:
             _log.warning("directory.row_unreadable", why=str(error))

@@ -28,6 +28,9 @@ from silo.directory.lives import Lives, Registering
 from silo.directory.logs import get_logger
 
 BATCH_GRAINS_MAX: Final = 1_000
+BATCH_GRAINS_SPLIT: Final = 64
+"""What is more than this and waits together goes in several batches, where these may be out: while one is being
+answered, whoever is to deal with the answers of another has work. All in one, each would wait for each in turn."""
 BATCHES_IN_FLIGHT_MAX: Final = 4
 """Of each kind of call to one part of the directory; while so many are out, further calls gather."""
 WAITING_CALLS_MAX: Final = 100_000
@@ -280,8 +283,11 @@ class _Gatherer(Generic[_Question, _Answer]):
             await self._ask(asks)
 
     def _next_batch(self) -> list[_Ask[_Question, _Answer]]:
+        others_max = BATCHES_IN_FLIGHT_MAX - len(self._batches)  # this one is among those that are out
+        share = -(-len(self._waiting) // (1 + others_max))
+        most = min(max(share, BATCH_GRAINS_SPLIT), BATCH_GRAINS_MAX)
         asks: list[_Ask[_Question, _Answer]] = []
-        while self._waiting and len(asks) < BATCH_GRAINS_MAX:
+        while self._waiting and len(asks) < most:
             ask = self._take()
             if not ask.abandoned:
                 asks.append(ask)

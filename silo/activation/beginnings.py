@@ -27,7 +27,6 @@ from silo.directory.errors import (
     StoredStateUnreadable,
 )
 from silo.directory.lives import Lives
-from silo.directory.registrar import Registrar
 from silo.eager import EagerTasks
 from silo.grain_records import Fate
 from silo.instances import build_instance
@@ -82,14 +81,12 @@ class Beginnings:
     def __init__(
         self,
         catalog: Catalog,
-        registrar: Registrar,
         cache: DirectoryCache,
         rng: random.Random,
         limits: IntakeLimits,
         lives: Lives,
     ) -> None:
         self._catalog = catalog
-        self._registrar = registrar
         self._cache = cache
         self._rng = rng
         self._limits = limits
@@ -233,7 +230,7 @@ class Beginnings:
         ):
             mine = self._registration(activation, expected)
             with contextlib.suppress(NotExecuted):  # it comes up again, where it is seen to
-                self._registrar.register_soon(mine, partial(self._on_entry, activation, expected))
+                self._catalog.register_soon(mine, partial(self._on_entry, activation, expected))
                 return
         self._tasks.spawn(self._start(activation, expected, trace), f"activate {activation.id}")
 

@@ -87,7 +87,7 @@ class Catalog:
         """Those that a compare-and-set is out for, after the silos died that they had moved to."""
         self._intake_limits = intake_limits
         self._on_capacity = on_capacity
-        self.beginnings = Beginnings(self, registrar, cache, rng, intake_limits, lives)
+        self.beginnings = Beginnings(self, cache, rng, intake_limits, lives)
         self._removal: asyncio.Future[None] | None = None
         self._tasks = Tasks("catalog")
 
@@ -254,6 +254,10 @@ class Catalog:
         is a fifth of what an idle grain takes."""
         assert entry.activation == activation.activation_id
         return Entry(activation.id, self.me, activation.activation_id, entry.epoch)
+
+    def register_soon(self, registration: Registration, on_answer: Callable[[Entry | Exception | None], None]) -> None:
+        """One compare-and-set, once, without a task; see `Registrar.register_soon`."""
+        self._registrar.register_soon(registration, on_answer)
 
     async def register(self, registration: Registration, *, until_answered: bool) -> Entry | None:
         """One compare-and-set.

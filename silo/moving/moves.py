@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections import deque
 from collections.abc import Collection, Iterable
 
 import msgspec
@@ -36,10 +37,16 @@ class Moves:
         self._ids = itertools.count(1)
         self._leaving: dict[int, SourceMove] = {}
         self._arriving: dict[tuple[SiloAddress, int], TargetMove] = {}
-        self._slots = asyncio.Semaphore(parts.limits.moves_in_flight_max)
+        self._waiting: deque[SourceMove] = deque()
+        """Those that begin when others have ended."""
+        self._free = parts.limits.moves_in_flight_max
+        """How many may begin now."""
         self.tasks = Tasks("moves")
+        self.is_closed = False
 
     async def close(self) -> None:
+        self.is_closed = True
+        self._waiting.clear()
         await self.tasks.close()
         for leaving in self._leaving.values():
             leaving.end_record()
@@ -120,16 +127,25 @@ class Moves:
         move: SourceMove | None = activation.move
         if move is None:
             move = SourceMove(self, self._parts, activation, target, reason, on_busy, trace)
-            self.tasks.spawn(self._when_free(move), f"move {activation.id}")
+            self._waiting.append(move)
+            self._start_waiting()
         else:
             move.retarget(target)
             move.treat_busy(on_busy)
         return move.outcome
 
-    async def _when_free(self, move: SourceMove) -> None:
-        async with self._slots:
-            move.start()
-            await asyncio.wait([move.outcome])
+    def _start_waiting(self) -> None:
+        """Start those that wait, in order, as far as others have ended."""
+        while self._free and self._waiting:
+            move = self._waiting.popleft()
+            if not move.outcome.done():  # it may have been given up meanwhile
+                self._free -= 1
+                move.outcome.add_done_callback(self._ended)
+                move.start()
+
+    def _ended(self, _: asyncio.Future[MigrationOutcome]) -> None:
+        self._free += 1
+        self._start_waiting()
 
     def _target_of(
         self, activation: Activation, to: str | SiloAddress | None, avoiding: Collection[SiloAddress]

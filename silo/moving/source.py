@@ -87,6 +87,13 @@ class SourceMove:
         return row.info.name if row is not None else str(self.target)
 
     def start(self) -> None:
+        """Begin, as far as that can be done now."""
+        try:
+            self._start()
+        except Exception as error:
+            self._step_failed(error)
+
+    def _start(self) -> None:
         activation = self._activation
         if activation.state in (State.REGISTERING, State.STARTING):
             self._spawn(self._when_open, "wait until it is open")
@@ -163,7 +170,8 @@ class SourceMove:
                 case handover.SendAsk():
                     self._ask()
                 case handover.Drain():
-                    self._spawn(self._drain, "drain")
+                    if not self._drains_at_once():
+                        self._spawn(self._drain, "drain")
                 case handover.Deactivate():
                     self._deactivate()
                 case handover.Dehydrate():
@@ -202,8 +210,11 @@ class SourceMove:
         except GrainMoved as error:
             self._finish(MoveStatus.NOT_ACTIVE, str(error))
         except Exception as error:
-            log.exception("migration.step_failed", grain=str(self._activation.id))
-            self.give_up(f"{type(error).__name__}: {error}")
+            self._step_failed(error)
+
+    def _step_failed(self, error: Exception) -> None:
+        log.error("migration.step_failed", grain=str(self._activation.id), exc_info=error)
+        self.give_up(f"{type(error).__name__}: {error}")
 
     def _set_timer(self, timeout_s: float, why: str) -> None:
         self._cancel_timer()
@@ -259,6 +270,18 @@ class SourceMove:
         if self._leave_by is not None:
             return max(0.0, self._leave_by - asyncio.get_running_loop().time())
         return self._activation.kind.drain_timeout_s or self._parts.limits.drain_timeout_s
+
+    def _drains_at_once(self) -> bool:
+        """Drain it, where nothing runs, and it need be told nothing: that takes no task. Whether that is so."""
+        activation = self._activation
+        if activation.kind.hooks.on_migrating is not None or activation.work is not None or activation.busy_count:
+            return False
+        if not self._hold():
+            return True  # there is nothing to drain any more
+        if not activation.closes_at_once():
+            return False
+        self.post(handover.Drained())
+        return True
 
     async def _drain(self) -> None:
         activation = self._activation
