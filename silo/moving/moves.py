@@ -19,7 +19,7 @@ from silo.kinds import OnBusy, hosted_nowhere
 from silo.migration import handover
 from silo.migration.outcome import MigrationOutcome, MoveStatus
 from silo.migration.participants import PARTICIPANT_PREFIX
-from silo.migration.payload import refusals
+from silo.migration.payload import refusals, schemas
 from silo.moving.parts import MIGRATE, MoveOrder, MoveParts
 from silo.moving.source import SourceMove
 from silo.moving.target import TargetMove
@@ -27,6 +27,10 @@ from silo.persistence.state_part import is_system_part
 from silo.routing.call import Answer, Call
 from silo.tasks import Tasks
 from silo.wire.frames import Ask, AskAnswer, Frame, Offer, OfferAnswer, Opened, Outcome, Withdraw
+
+HURRIED_EVERY_OFFERS = 32
+"""After so many offers they are written, though answers to other questions have come with these: making an offer takes
+a while, and so does taking it in."""
 
 
 class Moves:
@@ -41,6 +45,9 @@ class Moves:
         """Those that begin when others have ended."""
         self._free = parts.limits.moves_in_flight_max
         """How many may begin now."""
+        self._offers = 0
+        self._schemas: dict[str, dict[str, int]] = {}
+        """What the grains of each kind hosted here can take, beside what they have once they are constructed."""
         self.tasks = Tasks("moves")
         self.is_closed = False
 
@@ -142,6 +149,14 @@ class Moves:
                 self._free -= 1
                 move.outcome.add_done_callback(self._ended)
                 move.start()
+
+    def offer(self, target: SiloAddress, offer: Offer) -> None:
+        """Send an offer; of many that are made at once, the first need not wait until the last is made."""
+        link = self._parts.links.to(target)
+        link.send(offer)
+        self._offers += 1
+        if self._offers % HURRIED_EVERY_OFFERS == 0:
+            link.hurry()
 
     def _ended(self, _: asyncio.Future[MigrationOutcome]) -> None:
         self._free += 1
@@ -293,7 +308,12 @@ class Moves:
             for name, schema in offered.items()
             if not (name.startswith(PARTICIPANT_PREFIX) or is_system_part(name))  # known once the grain is constructed
         }
-        failures = refusals(parts_of(kind, object()), fields)
+        if not fields:
+            return ""
+        known = self._schemas.get(kind.name)
+        if known is None:
+            known = self._schemas[kind.name] = schemas(parts_of(kind, object()))
+        failures = refusals(known, fields)
         return "; ".join(str(failure.error) for failure in failures)
 
     def _on_offer(self, peer: SiloAddress, offer: Offer) -> None:
