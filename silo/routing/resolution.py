@@ -468,5 +468,5 @@ class Resolver:
             return Destination(expected=expected)  # nothing to control: it is not active
         view = self._membership.view
         hinted = view.named(call.hint) if call.hint else None
-        decision = self._placement.choose(grain, view, hint=hinted.silo if hinted is not None else None)
-        return Destination(place_on=decision.silo, expected=expected)
+        silo = self._placement.place(grain, view, hint=hinted.silo if hinted is not None else None)
+        return Destination(place_on=silo, expected=expected)
