@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from silo.activation.activation import Activation, Premises, State, activation_failed
 from silo.activation.damping import Damping
-from silo.activation.intake import Intake, IntakeLimits
+from silo.activation.places import Places
 from silo.directory.addresses import Entry, GrainId
 from silo.directory.cache import DirectoryCache
 from silo.directory.contract import Registration
 from silo.directory.errors import (
     ActivationDamped,
-    CallExpired,
     DirectoryUnavailable,
     DirectoryUnsettled,
     NotExecuted,
@@ -33,7 +31,6 @@ from silo.instances import build_instance
 from silo.logs import get_logger
 from silo.migration.lifecycle import ActivationReason
 from silo.persistence.grain_states import GrainStates
-from silo.routing.call import Answer, Call
 from silo.tasks import Tasks, is_being_cancelled
 
 if TYPE_CHECKING:
@@ -45,17 +42,6 @@ REGISTER_TRIES_MAX = 5
 """How often an activation tries for the entry while the row changes under it, before its calls are sent elsewhere."""
 REGISTER_PAUSE_S = 0.2
 """How long, about, calls wait before they are placed anew because the directory could not be asked to register."""
-CAP_GROWS_EVERY_S = 0.001
-"""How often, at most, it is looked whether a silo that warms up may begin more at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class _PutOff:
-    """An activation that waits for a place."""
-
-    begin: Callable[[], None]
-    end: Callable[[], None] = lambda: None
-    """Called instead where it is here no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,70 +62,40 @@ class Beginnings:
 
     Args:
         catalog: which has them, from their beginning on.
+        places: which they begin from.
     """
 
     def __init__(
         self,
         catalog: Catalog,
+        places: Places,
         cache: DirectoryCache,
         rng: random.Random,
-        limits: IntakeLimits,
         lives: Lives,
     ) -> None:
         self._catalog = catalog
+        self._places = places
         self._cache = cache
         self._rng = rng
-        self._limits = limits
         self._lives = lives
         self._premises: Premises  # given by `open`
-        self._intake: Intake[Activation]  # made by `open`, from when on the silo's age counts
         self._starts: EagerTasks  # made by `open`
         self._tasks = Tasks("beginnings")
         self._damping = Damping()
-        self._put_off: dict[Activation, _PutOff] = {}
-        """Those that wait for a place."""
-        self._cap_grows: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def open(self, premises: Premises) -> None:
         self._premises = premises
         self._starts = EagerTasks("beginnings: activate")
-        self._intake = Intake(self._limits, premises.loop.time())
 
     async def close(self) -> None:
-        self._intake.close()
-        if self._cap_grows is not None:
-            self._cap_grows.cancel()
         self._is_closed = True
         await self._starts.close()
         await self._tasks.close()
 
-    @property
-    def in_flight(self) -> int:
-        """How many activations are being made here because of calls."""
-        return self._intake.in_flight
-
-    @property
-    def waiting_count(self) -> int:
-        """How many wait for that to begin."""
-        return self._intake.waiting_count
-
-    def in_flight_max(self) -> int:
-        """How many this silo begins at a time, by now."""
-        return self._intake.cap(self._premises.loop.time())
-
-    def abandon(self) -> None:
-        """Declared dead: nobody begins any more, and nobody waits for that."""
-        self._intake.close()
-        for put_off in self._put_off.values():
-            put_off.end()
-        self._put_off.clear()
-
     def forgive(self, grain: GrainId) -> None:
         """Whatever befell it when it last started: the next call may have it tried at once."""
         self._damping.started(grain)
-
-    # ----------------------------------------------------------------------------------------------------------- places
 
     def begin(self, activation: Activation, expected: Entry | None, trace: str, *, inner: bool) -> None:
         """Bring it to life, as soon as there is a place.
@@ -149,74 +105,7 @@ class Beginnings:
             trace: the traceparent of the call that wants it.
             inner: whether that call was made by a grain.
         """
-        if self._intake.enter(activation, self._premises.loop.time(), inner=inner):
-            self._begin(activation, expected, trace)
-        else:
-            self._put_off[activation] = _PutOff(partial(self._begin, activation, expected, trace))
-            self._begin_next(activation)
-
-    def _begin_next(self, newest: Activation | None = None) -> None:
-        """Begin those that have waited for a place, where there is one, and drop those that nobody wants any more.
-
-        Args:
-            newest: one for which a call is about to be admitted.
-        """
-        now = self._premises.loop.time()
-        while (activation := self._intake.next(now)) is not None:
-            put_off = self._put_off.pop(activation)
-            overdue = _overdue(activation, now)
-            if activation is newest or len(overdue) < activation.turns.waiting_count:
-                put_off.begin()
-                continue
-            self._intake.leave(activation)
-            self._catalog.drop(activation)
-            put_off.end()
-            for call in overdue:
-                what = "the deadline passed while the grain waited for a place among those that its silo begins"
-                call.on_answer(call, Answer.failed(CallExpired(f"{call.grain}.{call.method}: {what}")))
-        self._watch_cap(now)
-
-    def _watch_cap(self, now: float) -> None:
-        """A silo that warms up may begin more by and by, though no place is given back."""
-        if self._cap_grows is None and self._intake.waiting_count:
-            at = self._intake.grows_at(now)
-            if at is not None:
-                self._cap_grows = self._premises.loop.call_at(max(at, now + CAP_GROWS_EVERY_S), self._cap_grew)
-
-    def _cap_grew(self) -> None:
-        self._cap_grows = None
-        self._begin_next()
-
-    def leave_place(self, activation: Activation) -> None:
-        """It needs a place no more, and waits for none."""
-        self._intake.leave(activation)
-        if self._put_off:
-            put_off = self._put_off.pop(activation, None)
-            if put_off is not None:
-                put_off.end()
-            self._begin_next()
-
-    def gone(self, activation: Activation) -> None:
-        """It is here no more; should it wait for a place, it does so in vain."""
-        if activation in self._put_off:
-            self.leave_place(activation)
-
-    def hasten(self, activation: Activation) -> None:
-        """A grain calls an activation that waits for a place, and may be in the way of one that has one."""
-        if activation in self._put_off:
-            self._intake.hasten(activation)
-            self._begin_next()
-
-    def lend_place(self, activation: Activation) -> None:
-        """It waits for another grain, which may have to be activated here."""
-        self._intake.lend(activation)
-        if self._put_off:
-            self._begin_next()
-
-    def take_place_back(self, activation: Activation) -> None:
-        self._intake.take_back(activation)
-
-    # --------------------------------------------------------------------------------------------------- entry and turn
+        self._places.take(activation, partial(self._begin, activation, expected, trace), inner=inner)
 
     def _begin(self, activation: Activation, expected: Entry | None, trace: str) -> None:
         """Ask for its entry at once, where nothing is in the way: what follows most often waits for nothing more, and
@@ -260,7 +149,7 @@ class Beginnings:
             self._damping.started(activation.id)
             activation.open()
         finally:
-            self.leave_place(activation)
+            self._places.leave(activation)
         return True
 
     async def _start(
@@ -274,7 +163,7 @@ class Beginnings:
         try:
             await self._make(activation, expected, trace, answered)
         finally:
-            self.leave_place(activation)
+            self._places.leave(activation)
 
     async def _make(
         self, activation: Activation, expected: Entry | None, trace: str, answered: _Answered | None
@@ -366,16 +255,10 @@ class Beginnings:
 
     async def _settled(self, activation: Activation) -> None:
         """Wait until all silos have said again what they serve, and then for a place: others have its own meanwhile."""
-        self._intake.set_aside(activation)
-        self._begin_next()
+        self._places.set_aside(activation)
         await self._lives.settled(activation.id)
-        if self._catalog.get(activation.id) is not activation:
-            return
-        if not self._intake.come_back(activation, self._premises.loop.time()):
-            placed = asyncio.Event()
-            self._put_off[activation] = _PutOff(placed.set, placed.set)
-            self._begin_next()
-            await placed.wait()
+        if self._catalog.get(activation.id) is activation:
+            await self._places.regained(activation)
 
     async def _take_entry(
         self, activation: Activation, expected: Entry | None, known_epoch: int, answered: _Answered | None
@@ -413,7 +296,7 @@ class Beginnings:
         ):  # a row that was written all the same is found, and replaced, as left over
             for call in activation.turns.waiting:
                 call.obstacle = error
-            self.leave_place(activation)  # it only waits
+            self._places.leave(activation)  # it only waits
             await asyncio.sleep(REGISTER_PAUSE_S * (0.5 + self._rng.random()))
             self._catalog.reroute_all(activation)
             return
@@ -444,8 +327,3 @@ class Beginnings:
         if kind.persistent:
             assert storage is not None  # the host has made one for such kinds
             activation.states = GrainStates(activation, activation.instance, kind.persistent, storage)
-
-
-def _overdue(activation: Activation, now: float) -> list[Call]:
-    """The calls that wait for it though their deadlines have passed: those of other silos have no timer here."""
-    return [call for call in activation.turns.waiting if call.deadline is not None and now >= call.deadline]

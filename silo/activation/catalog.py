@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from silo.activation.activation import Activation, Premises, State
 from silo.activation.beginnings import Beginnings
 from silo.activation.intake import IntakeLimits
+from silo.activation.places import Places
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.contract import Registration
@@ -87,18 +88,21 @@ class Catalog:
         """Those that a compare-and-set is out for, after the silos died that they had moved to."""
         self._intake_limits = intake_limits
         self._on_capacity = on_capacity
-        self.beginnings = Beginnings(self, cache, rng, intake_limits, lives)
+        self.places = Places(intake_limits, self.drop)
+        self.beginnings = Beginnings(self, self.places, cache, rng, lives)
         self._removal: asyncio.Future[None] | None = None
         self._tasks = Tasks("catalog")
 
     def open(self, premises: Premises) -> None:
         """Begin: from now on activations can be made, and idle ones are collected."""
         self.premises = premises
+        self.places.open(premises.loop)
         self.beginnings.open(premises)
         self._tasks.spawn(self._collect_idle(), "collect idle activations")
 
     async def close(self) -> None:
         """End what runs. A turn that will not be cancelled is left behind; it may use the runtime no more."""
+        self.places.close()
         await self.beginnings.close()
         await self._tasks.close()
         left = await self.premises.running.close(TURN_END_S)
@@ -312,7 +316,7 @@ class Catalog:
             self._tell_if_at_bound()
             del self._activations[activation.id]
             self._counted(activation.id, -1)
-            self.beginnings.gone(activation)
+            self.places.gone(activation)
             if self._removal is not None and not self._removal.done():
                 self._removal.set_result(None)
         return activation.abandon()
@@ -383,7 +387,7 @@ class Catalog:
     def abandon_all(self) -> list[Activation]:
         """Declared dead: give up every activation at once, without hooks and without writing anything."""
         everything = list(self._activations.values())
-        self.beginnings.abandon()
+        self.places.abandon()
         self._frozen.clear()
         self._taking_back.clear()
         for activation in everything:
