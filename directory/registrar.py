@@ -188,7 +188,7 @@ class _Ask(Generic[_Question, _Answer]):
         callers, self._callers = self._callers, []
         for caller in callers:
             own = _for_one_caller(answer) if isinstance(answer, Exception) else answer
-            if not isinstance(caller, asyncio.Future):
+            if callable(caller):
                 try:
                     caller(own)
                 except Exception:
