@@ -56,8 +56,9 @@ from silo.directory.redis_connection import (
     spans_slots,
 )
 
-GRAINS_PER_ROUND_MAX: Final = 2_000
-"""Grains that one pipeline asks about; longer questions go in rounds, so that no single one keeps Redis busy."""
+GRAINS_PER_ROUND_MAX: Final = 500
+"""Grains that one script call, or one pipeline, asks about; longer questions go in rounds, so that no single one keeps
+Redis busy."""
 ROUNDS_IN_FLIGHT_MAX: Final = 16
 """Pipelines that one directory has out at once, at each server that it lies on; more wait for their turn."""
 PAGE_ENTRIES: Final = 250

@@ -94,7 +94,7 @@ async def test_what_waits_together_is_spread_over_the_batches_that_may_be_out(
     for count, sizes in (
         (BATCH_GRAINS_SPLIT, [BATCH_GRAINS_SPLIT]),
         (BATCH_GRAINS_SPLIT + 1, [BATCH_GRAINS_SPLIT, 1]),
-        (10 * BATCH_GRAINS_SPLIT * BATCHES_IN_FLIGHT_MAX, [10 * BATCH_GRAINS_SPLIT] * BATCHES_IN_FLIGHT_MAX),
+        (5 * BATCH_GRAINS_SPLIT * BATCHES_IN_FLIGHT_MAX, [5 * BATCH_GRAINS_SPLIT] * BATCHES_IN_FLIGHT_MAX),
     ):
         directory.lookups.clear()
         answers = asyncio.gather(*(registrar.lookup(grain(n)) for n in range(count)))
