@@ -32,6 +32,8 @@ from silo.directory.errors import InvalidIdentity
 DIRECTORY_BUCKETS: Final = 256
 """The buckets of every cluster's directory. Part of the stored format: with another number rows are not found."""
 ROW_FORMAT: Final = "1"
+LIFE_OVER: Final = 0
+"""In the place of an epoch: the life in which a registration counts is over."""
 RUN_JUMP: Final = 2**24
 """What a bucket's epochs skip when Redis has a new run id: increments may have been lost with the old one."""
 
@@ -115,9 +117,13 @@ class Script:
         self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-_HEAD: Final = f"""
+_RUN: Final = """
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 if not run then return redis.error_reply('SILO this server does not tell its run_id') end
+"""
+"""Asks which run of Redis this is, once for all buckets of a script: it takes longer than all else for one grain."""
+
+_HEAD: Final = f"""
 local known = redis.call('HMGET', head, 'epoch', 'run', 'life', 'settled')
 local counter, life, settled = tonumber(known[1] or '0'), known[3] or '', known[4] == '1'
 if known[2] and known[2] ~= run then
@@ -127,38 +133,64 @@ end
 """
 """Reads the head of a bucket; a life of another run is over, since the store may have come back as it was earlier."""
 
+LOOKUP: Final = Script("""
+-- KEYS: entries of each bucket. ARGV, for each bucket in turn: how many grains of it follow, and these.
+-- Answers, for each grain, with its row; nil where there is none.
+local rows, at = {}, 1
+for _, entries in ipairs(KEYS) do
+  local last = at + tonumber(ARGV[at])
+  for i = at + 1, last do rows[#rows + 1] = redis.call('HGET', entries, ARGV[i]) end
+  at = last + 1
+end
+return rows
+""")
+
 REGISTER: Final = Script(f"""
--- KEYS: entries, head. ARGV: the life in which this counts ('' for any), then four for each registration in turn:
---     grain, the row expected ('' for none), the epoch to exceed, tail.
--- Answers, for each, with the row that stands afterwards, nil where there is none; with a number if the life is over.
-local entries, head = KEYS[1], KEYS[2]
-{_HEAD}
-if ARGV[1] ~= '' and ARGV[1] ~= life then return 0 end
-local standing, rows, changed, exhausted = {{}}, {{}}, {{}}, false
-for i = 2, #ARGV, 4 do
-  local grain, expected = ARGV[i], ARGV[i + 1]
-  local row = rows[grain]
-  if row == nil then row = redis.call('HGET', entries, grain) end
-  if (expected == '' and not row) or (expected ~= '' and row == expected) then
-    local epoch = math.max(counter, tonumber(ARGV[i + 2])) + 1
-    if epoch < {EPOCH_MAX} then
-      counter = epoch
-      row = '{ROW_FORMAT} ' .. string.format('%.0f', epoch) .. ' ' .. ARGV[i + 3]
-      changed[grain] = row
-    else
-      exhausted = true
-    end
+-- KEYS: entries and head of each bucket. ARGV, for each bucket in turn: the life in which this counts ('' for any), how
+--     many registrations follow, and four for each: grain, the row expected ('' for none), the epoch to exceed, tail.
+-- Answers, for each, with the epoch that was given; or, where none was, with the row that stands, nil where there is
+--     none, {LIFE_OVER} if the life is over.
+{_RUN}
+local standing, at, exhausted = {{}}, 1, nil
+local function bucket(entries, head, asked, last)
+  {_HEAD}
+  if asked ~= '' and asked ~= life then
+    for _ = at, last, 4 do standing[#standing + 1] = {LIFE_OVER} end
+    return
   end
-  rows[grain] = row
-  standing[#standing + 1] = row
+  local rows, changed = {{}}, {{}}
+  for i = at, last, 4 do
+    local grain, expected = ARGV[i], ARGV[i + 1]
+    local row = rows[grain]
+    if row == nil then row = redis.call('HGET', entries, grain) end
+    local answer = row
+    if (expected == '' and not row) or (expected ~= '' and row == expected) then
+      local epoch = math.max(counter, tonumber(ARGV[i + 2])) + 1
+      if epoch < {EPOCH_MAX} then
+        counter, answer = epoch, epoch
+        row = '{ROW_FORMAT} ' .. string.format('%.0f', epoch) .. ' ' .. ARGV[i + 3]
+        changed[grain] = row
+      else
+        exhausted = entries
+      end
+    end
+    rows[grain] = row
+    standing[#standing + 1] = answer
+  end
+  if next(changed) then
+    -- The counter first: were the script cut short here, epochs would be skipped but none given twice.
+    redis.call('HSET', head, 'epoch', string.format('%.0f', counter), 'run', run)
+    if life == '' then redis.call('HDEL', head, 'life') end
+    for grain, row in pairs(changed) do redis.call('HSET', entries, grain, row) end
+  end
 end
-if next(changed) then
-  -- The counter first: were the script cut short here, epochs would be skipped but none given twice.
-  redis.call('HSET', head, 'epoch', string.format('%.0f', counter), 'run', run)
-  if life == '' then redis.call('HDEL', head, 'life') end
-  for grain, row in pairs(changed) do redis.call('HSET', entries, grain, row) end
+for k = 1, #KEYS, 2 do
+  local asked, last = ARGV[at], at + 1 + 4 * tonumber(ARGV[at + 1])
+  at = at + 2
+  bucket(KEYS[k], KEYS[k + 1], asked, last)
+  at = last + 1
 end
-if exhausted then return redis.error_reply('SILO the epochs of ' .. entries .. ' are used up') end
+if exhausted then return redis.error_reply('SILO the epochs of ' .. exhausted .. ' are used up') end
 return standing
 """)
 
@@ -169,7 +201,7 @@ CLAIM: Final = Script(f"""
 -- Answers: the life, 1 if it is settled, the row that stands afterwards for each that was claimed, and then those other
 --     rows; no rows if the life is another, or begins because the silo brings something that was settled without it.
 local entries, head, said = KEYS[1], KEYS[2], KEYS[3]
-{_HEAD}
+{_RUN}{_HEAD}
 if ARGV[2] ~= '' and ARGV[2] ~= life then return {{life, settled and 1 or 0}} end
 local function begin()
   -- By the clock: this very request may be carried out once more, when what it began is lost; a life comes but once.
@@ -221,7 +253,7 @@ INQUIRE: Final = Script(f"""
 --     they know.
 -- Answers: the life of the bucket, and 1 if it is settled.
 local head, said = KEYS[2], KEYS[3]
-{_HEAD}
+{_RUN}{_HEAD}
 if life ~= '' and not settled and life == ARGV[1] and #ARGV > 1 then
   settled = true
   for i = 2, #ARGV do
@@ -233,17 +265,22 @@ return {{life, settled and 1 or 0}}
 """)
 
 UNREGISTER: Final = Script("""
--- KEYS: entries. ARGV, two for each row in turn: grain, the row to remove.
+-- KEYS: entries of each bucket. ARGV, for each bucket in turn: how many rows follow, and two for each: grain, the row
+--     to remove.
 -- Answers, for each: 1 it was removed, 0 no row stood there, -1 another one stands.
-local answers = {}
-for i = 1, #ARGV, 2 do
-  local row = redis.call('HGET', KEYS[1], ARGV[i])
-  if row == ARGV[i + 1] then
-    redis.call('HDEL', KEYS[1], ARGV[i])
-    answers[#answers + 1] = 1
-  else
-    answers[#answers + 1] = row and -1 or 0
+local answers, at = {}, 1
+for _, entries in ipairs(KEYS) do
+  local last = at + 2 * tonumber(ARGV[at])
+  for i = at + 1, last, 2 do
+    local row = redis.call('HGET', entries, ARGV[i])
+    if row == ARGV[i + 1] then
+      redis.call('HDEL', entries, ARGV[i])
+      answers[#answers + 1] = 1
+    else
+      answers[#answers + 1] = row and -1 or 0
+    end
   end
+  at = last + 1
 end
 return answers
 """)

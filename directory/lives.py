@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, assert_never
 
-from silo.directory.addresses import Entry, GrainId
+from silo.directory.addresses import GrainId
 from silo.directory.directory_scripts import DIRECTORY_BUCKETS, bucket_of
 from silo.directory.errors import DirectoryUnsettled
 from silo.directory.settling import (
@@ -127,10 +127,10 @@ class Lives:
         settling = self._buckets[bucket]
         return settling.is_settled and settling.life == life
 
-    def saw(self, entry: Entry) -> None:
-        """Note an epoch: whatever the store forgets, none below it is given again by this silo."""
-        bucket = bucket_of(str(entry.grain))
-        self._floors[bucket] = max(self._floors[bucket], entry.epoch)
+    def saw(self, bucket: int, epoch: int) -> None:
+        """Note an epoch of the bucket: whatever the store forgets, none below it is given again by this silo."""
+        if epoch > self._floors[bucket]:
+            self._floors[bucket] = epoch
 
     # ---- whoever claims
 

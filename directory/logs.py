@@ -21,7 +21,7 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     logger = structlog.wrap_logger(
         logging.getLogger(name), wrapper_class=structlog.stdlib.BoundLogger, processors=to_standard()
     )
-    return cast(structlog.stdlib.BoundLogger, logger)
+    return cast(structlog.stdlib.BoundLogger, logger.bind())  # once: unbound, it makes a logger anew for each event
 
 
 def to_standard() -> list[Processor]:

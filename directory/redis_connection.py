@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
@@ -316,6 +317,13 @@ async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]
     Raises:
         DirectoryUnavailable: it failed for good; the cause is redis-py's error. The command may have been carried out.
     """
+    began = time.monotonic()
+    try:
+        return await cancellable(_by_connection(ask()))
+    except REDIS_ERRORS as error:
+        if not is_transient(error):
+            raise _unavailable(what, error) from error
+        failed: BaseException | None = error  # what follows has cost nothing so far
 
     async def before_next_try(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
@@ -324,7 +332,7 @@ async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]
             await drop_idle(client)  # they lead to the same server, which is dead, cut off or demoted
 
     tries = AsyncRetrying(
-        stop=stop_after_attempt(TRIES_MAX) | stop_after_delay(TRY_WITHIN_S),
+        stop=stop_after_attempt(TRIES_MAX) | stop_after_delay(TRY_WITHIN_S - (time.monotonic() - began)),
         wait=wait_random_exponential(multiplier=WAIT_BETWEEN_TRIES_S, max=WAIT_BETWEEN_TRIES_MAX_S),
         retry=retry_if_exception(is_transient),
         before_sleep=before_next_try,
@@ -334,10 +342,17 @@ async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]
     try:
         async for attempt in tries:
             with attempt:
+                if failed is not None:  # the first one
+                    first, failed = failed, None
+                    raise first
                 return await cancellable(_by_connection(ask()))
     except REDIS_ERRORS as error:
-        raise DirectoryUnavailable(f"{what}: {type(error).__name__}: {error}") from error
+        raise _unavailable(what, error) from error
     raise AssertionError("tenacity ended its tries with neither an answer nor an error")
+
+
+def _unavailable(what: str, error: BaseException) -> DirectoryUnavailable:
+    return DirectoryUnavailable(f"{what}: {type(error).__name__}: {error}")
 
 
 async def asked_of_any(client: RedisClient, what: str, keys: Iterable[str], ask: Callable[[str], Awaitable[_T]]) -> _T:
@@ -400,6 +415,11 @@ def error_codes(error: BaseException) -> set[str]:
 def part_of(client: RedisClient, key: str) -> str:
     """Which server has the key, where there are several: what waits for one must not hold up what another could do."""
     return client.server_of(key) if isinstance(client, ClusterClient) else ""
+
+
+def spans_slots(client: RedisClient) -> bool:
+    """Whether keys lie in slots, so that no command takes those of two."""
+    return isinstance(client, ClusterClient)
 
 
 async def drop_idle(client: RedisClient) -> None:

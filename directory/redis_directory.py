@@ -1,4 +1,6 @@
-"""The grain directory on Redis or Valkey: compare-and-set by Lua, one script call for all grains of a bucket.
+"""The grain directory on Redis or Valkey: compare-and-set by Lua, one script call for all grains of a batch.
+
+On a Redis Cluster a script may touch the keys of one slot only: there it is one call for all grains of a bucket.
 
 Every command here may be sent twice: looking up changes nothing, a registration that was carried out finds its own row
 the second time, and what was unregistered is not there any more. So failures that may pass are retried, within the
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -20,6 +22,8 @@ from silo.directory.contract import Claim, Inquiry, Registration, Standing
 from silo.directory.directory_scripts import (
     CLAIM,
     INQUIRE,
+    LIFE_OVER,
+    LOOKUP,
     PROBE,
     REGISTER,
     UNREGISTER,
@@ -49,10 +53,12 @@ from silo.directory.redis_connection import (
     is_transient,
     open_redis,
     part_of,
+    spans_slots,
 )
 
-GRAINS_PER_ROUND_MAX: Final = 2_000
-"""Grains that one pipeline asks about; longer questions go in rounds, so that no single one keeps Redis busy."""
+GRAINS_PER_ROUND_MAX: Final = 500
+"""Grains that one script call, or one pipeline, asks about; longer questions go in rounds, so that no single one keeps
+Redis busy."""
 ROUNDS_IN_FLIGHT_MAX: Final = 16
 """Pipelines that one directory has out at once, at each server that it lies on; more wait for their turn."""
 PAGE_ENTRIES: Final = 250
@@ -61,12 +67,13 @@ VERSION_MIN: Final = (6, 2)
 
 
 _Group = TypeVar("_Group", bound=Hashable)
+_Places = Sequence[int]
 _log = get_logger("silo.directory.redis")
 
 
 @dataclass(slots=True, eq=False)
 class _Command:
-    """One command for one bucket, and what became of it."""
+    """One command, and what became of it."""
 
     words: Sequence[str | bytes | int]
     """The command, or the keys and arguments of a script."""
@@ -138,37 +145,62 @@ class RedisDirectory:
         return part_of(self._redis, self._keys[bucket][0])
 
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
-        def command(bucket: int, places: list[int]) -> _Command:
-            return _Command(["HMGET", self._keys[bucket][0], *(texts[place] for place in places)], places)
+        def command(by_bucket: Mapping[int, _Places]) -> _Command:
+            words: list[str | bytes | int] = [len(by_bucket), *(self._keys[bucket][0] for bucket in by_bucket)]
+            for places in by_bucket.values():
+                words.append(len(places))
+                words += [texts[place] for place in places]
+            return _Command(words, _in_turn(by_bucket), LOOKUP)
 
         texts = [str(grain) for grain in grains]
-        return self._rows(grains, await self._ask("looking up grains", list(map(bucket_of, texts)), command))
+        rows: list[Entry | None] = [None] * len(grains)
+        with _RowsRead(grains) as reading:
+            for done in await self._ask("looking up grains", list(map(bucket_of, texts)), command):
+                for place, row in zip(done.places, cast("list[bytes | None]", done.answer), strict=True):
+                    if row is not None:
+                        rows[place] = reading.read(row, place)
+        return rows
 
     async def register(self, registrations: Sequence[Registration]) -> list[Entry | None]:
-        def command(bucket: int, life: str, places: list[int]) -> _Command:
-            words: list[str | bytes | int] = [2, *self._keys[bucket][:2], life]
-            for place in places:
-                wanted = registrations[place]
-                words += (
-                    texts[place],
-                    b"" if wanted.expected is None else pack_row(wanted.expected),
-                    epoch_before(wanted),
-                    row_tail(wanted.silo, wanted.activation, texts[place]),
-                )
-            return _Command(words, places, REGISTER)
+        def command(by_bucket: Mapping[tuple[int, str], _Places]) -> _Command:
+            keys = [key for bucket, _ in by_bucket for key in self._keys[bucket][:2]]
+            words: list[str | bytes | int] = [len(keys), *keys]
+            for (_, life), places in by_bucket.items():
+                words += (life, len(places))
+                for place in places:
+                    wanted = registrations[place]
+                    words += (
+                        texts[place],
+                        b"" if wanted.expected is None else pack_row(wanted.expected),
+                        epoch_before(wanted),
+                        row_tail(wanted.silo, wanted.activation, texts[place]),
+                    )
+            return _Command(words, _in_turn(by_bucket), REGISTER)
 
         for wanted in registrations:
             check_registration(wanted)
         texts = [str(wanted.grain) for wanted in registrations]
         buckets = [(bucket_of(text), wanted.life) for text, wanted in zip(texts, registrations, strict=True)]
-        done = await self._ask("registering activations", buckets, lambda key, places: command(*key, places))
-        over = [buckets[command.places[0]][0] for command in done if isinstance(command.answer, int)]
-        if over:
-            raise DirectoryLifeOver(over)
-        return self._rows([wanted.grain for wanted in registrations], done)
+        rows: list[Entry | None] = [None] * len(registrations)
+        over: set[int] = set()
+        with _RowsRead([wanted.grain for wanted in registrations]) as reading:
+            for done in await self._ask("registering activations", buckets, command):
+                for place, answer in zip(done.places, cast("list[int | bytes | None]", done.answer), strict=True):
+                    if isinstance(answer, int):
+                        if answer == LIFE_OVER:
+                            over.add(buckets[place][0])
+                            continue
+                        wanted = registrations[place]
+                        rows[place] = Entry(wanted.grain, wanted.silo, wanted.activation, answer)
+                    elif answer is not None:
+                        rows[place] = reading.read(answer, place)
+            if over:
+                raise DirectoryLifeOver(over)
+        return rows
 
     async def claim(self, claims: Sequence[Claim]) -> list[Standing | None]:
-        def command(place: int, _: list[int]) -> _Command:
+        def command(alone: Mapping[int, _Places]) -> _Command:
+            (place,) = alone
             asked = claims[place]
             words: list[str | bytes | int] = [3, *self._keys[asked.bucket], str(asked.silo), asked.life, asked.over]
             words += (asked.new_life, int(asked.whole), row_owner(asked.silo) if asked.sweeps else "")
@@ -184,7 +216,8 @@ class RedisDirectory:
         ]
 
     async def inquire(self, inquiries: Sequence[Inquiry]) -> list[Standing | None]:
-        def command(place: int, _: list[int]) -> _Command:
+        def command(alone: Mapping[int, _Places]) -> _Command:
+            (place,) = alone
             asked = inquiries[place]
             return _Command([3, *self._keys[asked.bucket], asked.life, *map(str, asked.members)], [place], INQUIRE)
 
@@ -192,11 +225,13 @@ class RedisDirectory:
         return [self._standing((), each) for each in done]
 
     async def unregister(self, entries: Sequence[Entry]) -> list[bool]:
-        def command(bucket: int, places: list[int]) -> _Command:
-            words: list[str | bytes | int] = [1, self._keys[bucket][0]]
-            for place in places:
-                words += (texts[place], pack_row(entries[place]))
-            return _Command(words, places, UNREGISTER)
+        def command(by_bucket: Mapping[int, _Places]) -> _Command:
+            words: list[str | bytes | int] = [len(by_bucket), *(self._keys[bucket][0] for bucket in by_bucket)]
+            for places in by_bucket.values():
+                words.append(len(places))
+                for place in places:
+                    words += (texts[place], pack_row(entries[place]))
+            return _Command(words, _in_turn(by_bucket), UNREGISTER)
 
         texts = [str(entry.grain) for entry in entries]
         removed = [False] * len(entries)
@@ -247,14 +282,16 @@ class RedisDirectory:
         self,
         what: str,
         groups: Sequence[_Group],
-        command: Callable[[_Group, list[int]], _Command],
+        command: Callable[[Mapping[_Group, _Places]], _Command],
         *,
         each_alone: bool = False,
     ) -> list[_Command]:
-        """Ask questions of which each belongs to a group: a command for each group, a pipeline for each round.
+        """Ask questions of which each belongs to a group: a command for each round; or a pipeline for each round, of a
+        command for each group, where no command takes the keys of two.
 
         Args:
-            each_alone: whether those of a round count that were answered, though others were not.
+            each_alone: whether each is a command of its own, and those of a round count that were answered, though
+                others were not.
         """
         what = f"{what} of cluster {self._cluster!r}"
         done: list[_Command] = []
@@ -262,7 +299,10 @@ class RedisDirectory:
             places: defaultdict[_Group, list[int]] = defaultdict(list)
             for place in range(start, min(start + GRAINS_PER_ROUND_MAX, len(groups))):
                 places[groups[place]].append(place)
-            commands = [command(group, of_group) for group, of_group in places.items()]
+            if each_alone or spans_slots(self._redis):
+                commands = [command({group: of_group}) for group, of_group in places.items()]
+            else:
+                commands = [command(places)]
             async with self._round_places[part_of(self._redis, str(commands[0].words[1]))]:
                 try:
                     await asked(self._redis, what, lambda: self._send(commands))  # noqa: B023 - awaited within this pass
@@ -326,33 +366,52 @@ class RedisDirectory:
         life, settled, *rows = cast("list[Any]", command.answer)
         if len(rows) < len(grains):
             return Standing(life.decode(), settled == 1)
-        shown = _Command((), range(len(grains)), answer=rows[: len(grains)])
         strays = tuple(unpack_row(row) for row in rows[len(grains) :])
         try:
-            stands = tuple(cls._rows(grains, [shown]))
+            with _RowsRead(grains) as reading:
+                stands = [
+                    None if row is None else reading.read(row, place) for place, row in enumerate(rows[: len(grains)])
+                ]
         except DirectoryRowUnreadable as error:
             _log.warning("directory.row_unreadable", why=str(error))
             return None
-        return Standing(life.decode(), settled == 1, stands, strays)
+        return Standing(life.decode(), settled == 1, tuple(stands), strays)
 
-    @staticmethod
-    def _rows(grains: Sequence[GrainId], commands: Iterable[_Command]) -> list[Entry | None]:
-        rows: list[Entry | None] = [None] * len(grains)
-        unreadable: dict[str, str] = {}
-        for command in commands:
-            for place, row in zip(command.places, cast("list[bytes | None]", command.answer), strict=True):
-                if row is None:
-                    continue
-                try:
-                    entry = unpack_row(row)
-                except RowUnreadable as error:
-                    unreadable[str(grains[place])] = str(error)
-                    continue
-                if entry.grain != grains[place]:
-                    raise DirectoryUnavailable(
-                        f"Redis answered a question about {grains[place]} with a row of {entry.grain}"
-                    )
-                rows[place] = entry
-        if unreadable:
-            raise DirectoryRowUnreadable(unreadable)
-        return rows
+
+class _RowsRead:
+    """Reads rows, each the one of a grain that was asked about; at the end it raises for those that cannot be read.
+
+    Args:
+        grains: which were asked about.
+    """
+
+    __slots__ = ("_grains", "_why")
+
+    def __init__(self, grains: Sequence[GrainId]) -> None:
+        self._grains = grains
+        self._why: dict[str, str] = {}
+
+    def __enter__(self) -> _RowsRead:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if self._why and error is None:
+            raise DirectoryRowUnreadable(self._why)
+
+    def read(self, row: bytes, place: int) -> Entry | None:
+        """The entry; None where it cannot be read. Raises DirectoryUnavailable where it is another grain's."""
+        try:
+            entry = unpack_row(row)
+        except RowUnreadable as error:
+            self._why[str(self._grains[place])] = str(error)
+            return None
+        if entry.grain != self._grains[place]:
+            raise DirectoryUnavailable(
+                f"Redis answered a question about {self._grains[place]} with a row of {entry.grain}"
+            )
+        return entry
+
+
+def _in_turn(groups: Mapping[Any, _Places]) -> _Places:
+    """The places of all groups, one after the other."""
+    return [place for places in groups.values() for place in places]

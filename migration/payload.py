@@ -160,7 +160,7 @@ def rehydrate(
     """
     by_name = {entry.name: entry for entry in payload.entries}
     skipped: list[PartFailure] = []
-    for refusal in refusals(parts, {entry.name: entry.schema for entry in payload.entries}):
+    for refusal in refusals(schemas(parts), {entry.name: entry.schema for entry in payload.entries}):
         if not skip_failing or refusal.part.startswith(SYSTEM_PREFIX):
             raise refusal.error
         skipped.append(refusal)
@@ -183,9 +183,8 @@ def schemas(parts: Sequence[Part]) -> dict[str, int]:
     return {part.name: part.schema for part in parts}
 
 
-def refusals(parts: Sequence[Part], offered: Mapping[str, int]) -> list[PartFailure]:
-    """What of the offered entries no part here can take, and why; empty is good news."""
-    known = schemas(parts)
+def refusals(known: Mapping[str, int], offered: Mapping[str, int]) -> list[PartFailure]:
+    """What of the offered entries no part here can take, whose schemas are these, and why; empty is good news."""
     failures: list[PartFailure] = []
     for name, schema in offered.items():
         if name not in known:

@@ -98,7 +98,7 @@ class GrainDesk:
         Calls that wait for the grain to be placed are tried at once, as if nothing had failed before. The order stands
         though nobody waits for it any more, and may be given again.
         """
-        self._catalog.forgive(grain)
+        self._catalog.beginnings.forgive(grain)
         self._router.start_over(grain)
         activation = self._catalog.get(grain)
         now = asyncio.get_running_loop().time()

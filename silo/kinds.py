@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
-from typing import Literal, TypedDict, cast, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from silo.class_checks import Hooks, MethodSpec, read_class, suggestion
 from silo.directory.addresses import KIND_PATTERN
@@ -63,6 +63,8 @@ class GrainKind:
     on_participant_error: OnParticipantError = "abort"
     drain_tasks: bool = False
     persistent: tuple[PersistentField, ...] = ()
+    starts_bare: bool = False
+    """Nothing of its own runs before its first turn: no constructor, no hook; and no state is read."""
 
     @property
     def origin(self) -> str:
@@ -110,7 +112,14 @@ def make_kind(cls: type, options: Mapping[str, object]) -> GrainKind:
         on_participant_error=cast("OnParticipantError", chosen.one_of("on_participant_error", ("abort", "skip"))),
         drain_tasks=cast("bool", chosen.one_of("drain_tasks", (False, True))),
         persistent=parts.persistent,
+        starts_bare=not parts.persistent and parts.hooks.on_activate is None and _is_bare(cls),
     )
+
+
+def _is_bare(cls: type) -> bool:
+    """Whether making an instance runs nothing that a grain's author wrote."""
+    plain: Any = object
+    return all(getattr(cls, name) is getattr(plain, name) for name in ("__new__", "__init__", "__setattr__"))
 
 
 def require_on_busy(on_busy: OnBusy | None) -> None:

@@ -152,6 +152,6 @@ class Reporter:
             calls_open=len(self._book),
             moves_out=self._moves.leaving_count,
             moves_in=self._moves.arriving_count,
-            activations_in_flight=self._catalog.in_flight,
-            activations_waiting=self._catalog.waiting_count,
+            activations_in_flight=self._catalog.places.in_flight,
+            activations_waiting=self._catalog.places.waiting_count,
         )

@@ -392,9 +392,9 @@ class Runtime:
                 new_call_id=ids,
                 chronicle=self.chronicle,
                 forwarded=self.router.forwarded,
-                hasten=self.catalog.hasten,
-                lend_place=self.catalog.lend_place,
-                take_place_back=self.catalog.take_place_back,
+                hasten=self.catalog.places.hasten,
+                lend_place=self.catalog.places.lend,
+                take_place_back=self.catalog.places.take_back,
             )
         )
         self.placement.attach(self.loads)
@@ -444,8 +444,8 @@ class Runtime:
         catalog = self.catalog
         return Load(
             len(catalog),
-            in_flight=catalog.in_flight + self.moves.arriving_count,
-            in_flight_max=catalog.in_flight_max(),
+            in_flight=catalog.places.in_flight + self.moves.arriving_count,
+            in_flight_max=catalog.places.in_flight_max(),
             activations_max=catalog.activations_max or 0,
         )
 

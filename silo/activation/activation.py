@@ -456,6 +456,13 @@ class Activation:
         await self.work.end_tasks()
         return self.state is State.CLOSED
 
+    def closes_at_once(self) -> bool:
+        """As `drained`, where it is held and nothing has to be waited for; whether that is so."""
+        if self.state is not State.DRAINING or self.work is not None or self.turns.running_count:
+            return False
+        self.state = State.CLOSED
+        return True
+
     @property
     def busy_count(self) -> int:
         """What a drain waits for: the running turns, and the grain's tasks where its kind says so."""

@@ -1,52 +1,39 @@
-"""The catalog: every activation of this silo, from its registration to its end."""
+"""The catalog: every activation of this silo, from its making to its end. How one begins is in `beginnings`."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
-from silo.activation.activation import Activation, Premises, State, activation_failed
-from silo.activation.damping import Damping
-from silo.activation.intake import Intake, IntakeLimits
+from silo.activation.activation import Activation, Premises, State
+from silo.activation.beginnings import Beginnings
+from silo.activation.intake import IntakeLimits
+from silo.activation.places import Places
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
 from silo.directory.contract import Registration
 from silo.directory.errors import (
-    ActivationDamped,
-    CallExpired,
     Closed,
     DirectoryUnavailable,
-    DirectoryUnsettled,
     GrainMoved,
     NotExecuted,
     SiloFenced,
-    StorageUnavailable,
-    StoredStateUnreadable,
 )
 from silo.directory.lives import Lives
 from silo.directory.registrar import Registrar
-from silo.eager import EagerTasks
 from silo.grain_records import Fate
-from silo.instances import build_instance
 from silo.kinds import GrainKind, KindRegistry
 from silo.logs import get_logger
-from silo.migration.lifecycle import ActivationReason, DeactivationReason
-from silo.persistence.grain_states import GrainStates
+from silo.migration.lifecycle import DeactivationReason
 from silo.routing.call import Answer, Call
-from silo.tasks import Tasks, is_being_cancelled
+from silo.tasks import Tasks
 
 log = get_logger(__name__)
 
 ACTIVATION_ID_BITS = 128
 """As many as a UUID has: no two are alike, whoever draws them."""
-REGISTER_TRIES_MAX = 5
-"""How often an activation tries for the entry while the row changes under it, before its calls are sent elsewhere."""
-REGISTER_PAUSE_S = 0.2
-"""How long, about, calls wait before they are placed anew because the directory could not be asked to register."""
 TURN_END_S = 1.0
 """How long turns that were cancelled may take to end when their silo does."""
 UNFORESEEN_TRIES_MAX = 5
@@ -54,8 +41,6 @@ UNFORESEEN_TRIES_MAX = 5
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 1.0
 """The pause between two attempts to reach the directory: the first, and the longest."""
-CAP_GROWS_EVERY_S = 0.001
-"""How often, at most, it is looked whether a silo that warms up may begin more at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +49,6 @@ class CollectionLimits:
 
     collect_after_s: float = 900.0
     collect_every_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class _PutOff:
-    """An activation that waits for a place."""
-
-    begin: Callable[[], None]
-    end: Callable[[], None] = lambda: None
-    """Called instead where it is here no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    """What came of a registration."""
-
-    answer: Entry | Exception | None
-
-    def entry(self) -> Entry | None:
-        """Whoever holds the row; raises the error that came instead."""
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
 
 
 class Catalog:
@@ -116,7 +79,6 @@ class Catalog:
         self._cache = cache
         self._rng = rng
         self._limits = limits
-        self._lives = lives
         self._activations: dict[GrainId, Activation] = {}
         self.get = self._activations.get
         """The activation of a grain, or None: the look-up itself, since each call asks several times."""
@@ -124,32 +86,24 @@ class Catalog:
         """Those that moved on and may yet be given back, by activation id: the new entry, and who is told of that."""
         self._taking_back: dict[GrainId, Activation] = {}
         """Those that a compare-and-set is out for, after the silos died that they had moved to."""
-        self._damping = Damping()
         self._intake_limits = intake_limits
         self._on_capacity = on_capacity
-        self._intake: Intake[Activation]  # made by `open`, from when on the silo's age counts
-        self._put_off: dict[Activation, _PutOff] = {}
-        """Those that wait for a place."""
-        self._cap_grows: asyncio.TimerHandle | None = None
+        self.places = Places(intake_limits, self.drop)
+        self.beginnings = Beginnings(self, self.places, cache, rng, lives)
         self._removal: asyncio.Future[None] | None = None
         self._tasks = Tasks("catalog")
-        self._starts: EagerTasks  # made by `open`
-        self._is_closed = False
 
     def open(self, premises: Premises) -> None:
         """Begin: from now on activations can be made, and idle ones are collected."""
         self.premises = premises
-        self._starts = EagerTasks("catalog: activate")
-        self._intake = Intake(self._intake_limits, premises.loop.time())
+        self.places.open(premises.loop)
+        self.beginnings.open(premises)
         self._tasks.spawn(self._collect_idle(), "collect idle activations")
 
     async def close(self) -> None:
         """End what runs. A turn that will not be cancelled is left behind; it may use the runtime no more."""
-        self._intake.close()
-        if self._cap_grows is not None:
-            self._cap_grows.cancel()
-        self._is_closed = True
-        await self._starts.close()
+        self.places.close()
+        await self.beginnings.close()
         await self._tasks.close()
         left = await self.premises.running.close(TURN_END_S)
         if left:
@@ -160,20 +114,6 @@ class Catalog:
 
     def __iter__(self) -> Iterator[Activation]:
         return iter(tuple(self._activations.values()))
-
-    @property
-    def in_flight(self) -> int:
-        """How many activations are being made here because of calls."""
-        return self._intake.in_flight
-
-    @property
-    def waiting_count(self) -> int:
-        """How many wait for that to begin."""
-        return self._intake.waiting_count
-
-    def in_flight_max(self) -> int:
-        """How many this silo begins at a time, by now."""
-        return self._intake.cap(self.premises.loop.time())
 
     @property
     def activations_max(self) -> int | None:
@@ -199,94 +139,8 @@ class Catalog:
             inner: whether that call was made by a grain.
         """
         activation = self.adopt(grain, kind, self.new_activation_id())
-        if self._intake.enter(activation, self.premises.loop.time(), inner=inner):
-            self._begin(activation, expected, trace)
-        else:
-            self._put_off[activation] = _PutOff(partial(self._begin, activation, expected, trace))
-            self._begin_next(activation)
+        self.beginnings.begin(activation, expected, trace, inner=inner)
         return activation
-
-    def _begin(self, activation: Activation, expected: Entry | None, trace: str) -> None:
-        """Ask for its entry at once, where nothing is in the way: what follows most often waits for nothing more, and
-        then takes no task."""
-        premises = self.premises
-        if (
-            premises.telemetry is None
-            and premises.right.is_held()
-            and self._lives.is_settled(activation.id)
-            and self._damping.refusal(activation.id, premises.loop.time()) is None
-        ):
-            mine = self._registration(activation, expected)
-            with contextlib.suppress(NotExecuted):  # it comes up again, where it is seen to
-                self._registrar.register_soon(mine, partial(self._on_entry, activation, expected))
-                return
-        self._tasks.spawn(self._start(activation, expected, trace), f"activate {activation.id}")
-
-    def _on_entry(self, activation: Activation, expected: Entry | None, answer: Entry | Exception | None) -> None:
-        if not self._is_closed:
-            self._starts.start(
-                self._start(activation, expected, "", _Answered(answer)), self.premises.base_context.copy()
-            )
-
-    def _registration(self, activation: Activation, expected: Entry | None, known_epoch: int = 0) -> Registration:
-        floor = max(known_epoch, expected.epoch if expected is not None else 0)
-        return Registration(activation.id, self.me, activation.activation_id, expected, floor)
-
-    def _begin_next(self, newest: Activation | None = None) -> None:
-        """Begin those that have waited for a place, where there is one, and drop those that nobody wants any more.
-
-        Args:
-            newest: one for which a call is about to be admitted.
-        """
-        now = self.premises.loop.time()
-        while (activation := self._intake.next(now)) is not None:
-            put_off = self._put_off.pop(activation)
-            overdue = _overdue(activation, now)
-            if activation is newest or len(overdue) < activation.turns.waiting_count:
-                put_off.begin()
-                continue
-            self._intake.leave(activation)
-            self._remove(activation)
-            put_off.end()
-            for call in overdue:
-                what = "the deadline passed while the grain waited for a place among those that its silo begins"
-                call.on_answer(call, Answer.failed(CallExpired(f"{call.grain}.{call.method}: {what}")))
-        self._watch_cap(now)
-
-    def _watch_cap(self, now: float) -> None:
-        """A silo that warms up may begin more by and by, though no place is given back."""
-        if self._cap_grows is None and self._intake.waiting_count:
-            at = self._intake.grows_at(now)
-            if at is not None:
-                self._cap_grows = self.premises.loop.call_at(max(at, now + CAP_GROWS_EVERY_S), self._cap_grew)
-
-    def _cap_grew(self) -> None:
-        self._cap_grows = None
-        self._begin_next()
-
-    def _leave_place(self, activation: Activation) -> None:
-        """It needs a place no more, and waits for none."""
-        self._intake.leave(activation)
-        if self._put_off:
-            put_off = self._put_off.pop(activation, None)
-            if put_off is not None:
-                put_off.end()
-            self._begin_next()
-
-    def hasten(self, activation: Activation) -> None:
-        """A grain calls an activation that waits for a place, and may be in the way of one that has one."""
-        if activation in self._put_off:
-            self._intake.hasten(activation)
-            self._begin_next()
-
-    def lend_place(self, activation: Activation) -> None:
-        """It waits for another grain, which may have to be activated here."""
-        self._intake.lend(activation)
-        if self._put_off:
-            self._begin_next()
-
-    def take_place_back(self, activation: Activation) -> None:
-        self._intake.take_back(activation)
 
     def adopt(self, grain: GrainId, kind: GrainKind, activation_id: str) -> Activation:
         """A closed activation under a given id; whoever adopts it brings it to life or drops it."""
@@ -399,152 +253,15 @@ class Catalog:
         if self._taking_back.get(activation.id) is activation:
             del self._taking_back[activation.id]
 
-    async def _start(
-        self, activation: Activation, expected: Entry | None, trace: str, answered: _Answered | None = None
-    ) -> None:
-        """Activate it.
-
-        Args:
-            answered: what came of its registration, where that has been tried once.
-        """
-        try:
-            await self._make(activation, expected, trace, answered)
-        finally:
-            self._leave_place(activation)
-
-    async def _make(
-        self, activation: Activation, expected: Entry | None, trace: str, answered: _Answered | None
-    ) -> None:
-        telemetry = self.premises.telemetry
-        refusal = self._damping.refusal(activation.id, asyncio.get_running_loop().time())
-        if refusal is not None:
-            self.drop(activation, ActivationDamped(*refusal))
-            return
-        try:
-            if telemetry is None:
-                await self._register_and_open(activation, expected, answered)
-            else:
-                with telemetry.activation(activation, trace):
-                    await self._register_and_open(activation, expected, answered)
-        except SiloFenced:
-            self.drop(activation)
-        except Exception as error:
-            await self._failed(activation, error)
-        except asyncio.CancelledError as error:
-            if is_being_cancelled():
-                raise  # this silo ends
-            await self._failed(activation, activation_failed(activation.id, error))  # it came out of a storage, say
-
-    async def _register_and_open(
-        self, activation: Activation, expected: Entry | None, answered: _Answered | None
-    ) -> None:
-        if not self.premises.right.is_held():
-            await self.premises.right.held()
-        entry = await self._take_settled_entry(activation, expected, answered=answered)
-        if entry is None or entry.activation != activation.activation_id:
-            if entry is not None:
-                self._cache.learn(entry)
-            self.reroute_all(activation)
-            return
-        activation.entry = self.own_entry(activation, entry)
-        activation.state = State.STARTING
-        self.build(activation)
-        if activation.states is not None and not await self._read_states(activation, activation.states):
-            return
-        await self.run_on_activate(activation, ActivationReason.CALL)
-        self._damping.started(activation.id)
-        activation.open()
-
     def own_entry(self, activation: Activation, entry: Entry) -> Entry:
         """Its own entry, made of the names that are here anyway: as it was read, it has each of them to itself, which
         is a fifth of what an idle grain takes."""
         assert entry.activation == activation.activation_id
         return Entry(activation.id, self.me, activation.activation_id, entry.epoch)
 
-    async def _read_states(self, activation: Activation, states: GrainStates) -> bool:
-        """Read what is stored for an activation; False where it turned out not to be its grain's, and is gone.
-
-        Raises:
-            ActivationFailed: it cannot be read.
-        """
-        await self.premises.right.held()
-        try:
-            async with asyncio.timeout(self.premises.limits.activation_timeout_s):
-                for _ in range(REGISTER_TRIES_MAX):
-                    claimed = await states.read_all()
-                    if claimed is None:
-                        return True
-                    # Either another activation holds the grain by now, or the directory has lost its epochs. It judges.
-                    entry = await self._take_settled_entry(activation, activation.entry, claimed.epoch)
-                    if entry is None or entry.activation != activation.activation_id:
-                        if entry is not None:
-                            self._cache.learn(entry)
-                        self.reroute_all(activation)
-                        return False
-                    activation.entry = self.own_entry(activation, entry)
-        except (StorageUnavailable, StoredStateUnreadable, TimeoutError) as error:
-            raise activation_failed(activation.id, error) from error
-        self.reroute_all(activation)
-        return False
-
-    async def _take_settled_entry(
-        self,
-        activation: Activation,
-        expected: Entry | None,
-        known_epoch: int = 0,
-        *,
-        answered: _Answered | None = None,
-    ) -> Entry | None:
-        """As `_take_entry`; where the directory has lost rows, once all silos have said again what they serve."""
-        while self._activations.get(activation.id) is activation:
-            if answered is None and not self._lives.is_settled(activation.id):
-                await self._settled(activation)
-                continue
-            try:
-                return await self._take_entry(activation, expected, known_epoch, answered)
-            except DirectoryUnsettled:
-                answered = None
-        return None
-
-    async def _settled(self, activation: Activation) -> None:
-        """Wait until all silos have said again what they serve, and then for a place: others have its own meanwhile."""
-        self._intake.set_aside(activation)
-        self._begin_next()
-        await self._lives.settled(activation.id)
-        if self._activations.get(activation.id) is not activation:
-            return
-        if not self._intake.come_back(activation, self.premises.loop.time()):
-            placed = asyncio.Event()
-            self._put_off[activation] = _PutOff(placed.set, placed.set)
-            self._begin_next()
-            await placed.wait()
-
-    async def _take_entry(
-        self, activation: Activation, expected: Entry | None, known_epoch: int, answered: _Answered | None
-    ) -> Entry | None:
-        """Register the activation; answers with whoever holds the entry, or None if the row would not stand still.
-
-        Args:
-            known_epoch: one that the grain has had, wherever that is known from; the new one is above it.
-            answered: what came of the first try, where it has been made.
-        """
-        own_id = activation.activation_id
-        entry: Entry | None = None
-        for _ in range(REGISTER_TRIES_MAX):
-            if answered is not None:
-                entry, answered = answered.entry(), None
-            else:
-                mine = self._registration(activation, expected, known_epoch)
-                entry = await self.register(mine, until_answered=False)
-            if self._activations.get(activation.id) is not activation:
-                return entry  # one that was given back has taken its place
-            if entry is None:  # the expected row has gone: take the empty place
-                expected = None
-            elif entry.silo == self.me and entry.activation != own_id and not self.is_given_back(entry):
-                expected = entry  # left over by an earlier activation here
-            else:
-                return entry
-        return None
+    def register_soon(self, registration: Registration, on_answer: Callable[[Entry | Exception | None], None]) -> None:
+        """One compare-and-set, once, without a task; see `Registrar.register_soon`."""
+        self._registrar.register_soon(registration, on_answer)
 
     async def register(self, registration: Registration, *, until_answered: bool) -> Entry | None:
         """One compare-and-set.
@@ -573,45 +290,6 @@ class Catalog:
             await asyncio.sleep(pause * (0.5 + self._rng.random()))
             pause = min(pause * 2, RETRY_LAST_S)
 
-    async def _failed(self, activation: Activation, error: Exception) -> None:
-        """Its calls are told why it could not be activated; the entry goes, so that the next call may try again."""
-        if isinstance(
-            error, DirectoryUnavailable
-        ):  # a row that was written all the same is found, and replaced, as left over
-            for call in activation.turns.waiting:
-                call.obstacle = error
-            self._leave_place(activation)  # it only waits
-            await asyncio.sleep(REGISTER_PAUSE_S * (0.5 + self._rng.random()))
-            self.reroute_all(activation)
-            return
-        log.warning("activation.failed", grain=str(activation.id), exc_info=error)
-        now = asyncio.get_running_loop().time()
-        self.premises.chronicle.note(activation.id, Fate.NOT_ACTIVATED, f"{type(error).__name__}: {error}", now)
-        if not isinstance(error.__cause__, StorageUnavailable):  # no fault of the grain, and over as soon as it is back
-            why = f"{type(error).__name__}: {error}"
-            self._damping.failed(activation.id, why, asyncio.get_running_loop().time())
-        failure = error if isinstance(error, NotExecuted) else activation_failed(activation.id, error)
-        if activation.entry is not None:
-            await self.unregister(activation.entry)
-        self.drop(activation, failure)
-
-    async def run_on_activate(self, activation: Activation, reason: ActivationReason) -> None:
-        if activation.states is not None:
-            await activation.states.settle()
-        hook = activation.kind.hooks.on_activate
-        if hook is not None:
-            instance = activation.instance
-            first = next(iter(activation.turns.waiting), None)
-            await activation.in_hook(lambda: hook(instance, reason), self.premises.limits.activation_timeout_s, first)
-
-    def build(self, activation: Activation) -> None:
-        """Construct the grain's instance; raises what its constructor raises."""
-        kind, storage = activation.kind, self.premises.storage
-        activation.instance = activation.run_sync(lambda: build_instance(kind, activation))
-        if kind.persistent:
-            assert storage is not None  # the host has made one for such kinds
-            activation.states = GrainStates(activation, activation.instance, kind.persistent, storage)
-
     # ------------------------------------------------------------------------------------------------------------- ends
 
     def drop(self, activation: Activation, failure: NotExecuted | None = None) -> None:
@@ -638,15 +316,10 @@ class Catalog:
             self._tell_if_at_bound()
             del self._activations[activation.id]
             self._counted(activation.id, -1)
-            if activation in self._put_off:
-                self._leave_place(activation)
+            self.places.gone(activation)
             if self._removal is not None and not self._removal.done():
                 self._removal.set_result(None)
         return activation.abandon()
-
-    def forgive(self, grain: GrainId) -> None:
-        """Whatever befell it when it last started: the next call may have it tried at once."""
-        self._damping.started(grain)
 
     async def next_removal(self) -> None:
         """Wait until an activation has gone."""
@@ -714,10 +387,7 @@ class Catalog:
     def abandon_all(self) -> list[Activation]:
         """Declared dead: give up every activation at once, without hooks and without writing anything."""
         everything = list(self._activations.values())
-        self._intake.close()
-        for put_off in self._put_off.values():
-            put_off.end()
-        self._put_off.clear()
+        self.places.abandon()
         self._frozen.clear()
         self._taking_back.clear()
         for activation in everything:
@@ -740,11 +410,6 @@ class Catalog:
             limit = self._limits.collect_after_s if after is None else after
             if activation.state is State.OPEN and activation.turns.is_idle and now - activation.last_used >= limit:
                 yield activation
-
-
-def _overdue(activation: Activation, now: float) -> list[Call]:
-    """The calls that wait for it though their deadlines have passed: those of other silos have no timer here."""
-    return [call for call in activation.turns.waiting if call.deadline is not None and now >= call.deadline]
 
 
 def _give_hops_back(activation: Activation) -> None:

@@ -114,6 +114,11 @@ class Carrier:
         else:
             self._soon = self._loop.call_soon(self._start_writing, context=self._context)
 
+    def hurry(self) -> None:
+        """Write what waits now, unless something is on its way."""
+        if not self._is_writing and self._session.waits:
+            self._start_writing()
+
     def stop(self, ending: Ending) -> None:
         """End this from outside; nothing more is delivered."""
         if not self._stop.done():

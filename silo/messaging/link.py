@@ -131,6 +131,11 @@ class Link:
             self._carrier.wake()
         return outgoing
 
+    def hurry(self) -> None:
+        """Write what waits now, and not when all is dealt with that has come in: that takes a while yet."""
+        if self._carrier is not None:
+            self._carrier.hurry()
+
     def withdraw(self, outgoing: Outgoing | None) -> bool:
         """Take back a request that was given to this link. True: it had not been written whole, and never will be."""
         return outgoing is not None and self.session.withdraw(outgoing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections import deque
 from collections.abc import Collection, Iterable
 
 import msgspec
@@ -18,7 +19,7 @@ from silo.kinds import OnBusy, hosted_nowhere
 from silo.migration import handover
 from silo.migration.outcome import MigrationOutcome, MoveStatus
 from silo.migration.participants import PARTICIPANT_PREFIX
-from silo.migration.payload import refusals
+from silo.migration.payload import refusals, schemas
 from silo.moving.parts import MIGRATE, MoveOrder, MoveParts
 from silo.moving.source import SourceMove
 from silo.moving.target import TargetMove
@@ -26,6 +27,10 @@ from silo.persistence.state_part import is_system_part
 from silo.routing.call import Answer, Call
 from silo.tasks import Tasks
 from silo.wire.frames import Ask, AskAnswer, Frame, Offer, OfferAnswer, Opened, Outcome, Withdraw
+
+HURRIED_EVERY_OFFERS = 32
+"""After so many offers they are written, though answers to other questions have come with these: making an offer takes
+a while, and so does taking it in."""
 
 
 class Moves:
@@ -36,10 +41,19 @@ class Moves:
         self._ids = itertools.count(1)
         self._leaving: dict[int, SourceMove] = {}
         self._arriving: dict[tuple[SiloAddress, int], TargetMove] = {}
-        self._slots = asyncio.Semaphore(parts.limits.moves_in_flight_max)
+        self._waiting: deque[SourceMove] = deque()
+        """Those that begin when others have ended."""
+        self._free = parts.limits.moves_in_flight_max
+        """How many may begin now."""
+        self._offers = 0
+        self._schemas: dict[str, dict[str, int]] = {}
+        """What the grains of each kind hosted here can take, beside what they have once they are constructed."""
         self.tasks = Tasks("moves")
+        self.is_closed = False
 
     async def close(self) -> None:
+        self.is_closed = True
+        self._waiting.clear()
         await self.tasks.close()
         for leaving in self._leaving.values():
             leaving.end_record()
@@ -120,16 +134,33 @@ class Moves:
         move: SourceMove | None = activation.move
         if move is None:
             move = SourceMove(self, self._parts, activation, target, reason, on_busy, trace)
-            self.tasks.spawn(self._when_free(move), f"move {activation.id}")
+            self._waiting.append(move)
+            self._start_waiting()
         else:
             move.retarget(target)
             move.treat_busy(on_busy)
         return move.outcome
 
-    async def _when_free(self, move: SourceMove) -> None:
-        async with self._slots:
-            move.start()
-            await asyncio.wait([move.outcome])
+    def _start_waiting(self) -> None:
+        """Start those that wait, in order, as far as others have ended."""
+        while self._free and self._waiting:
+            move = self._waiting.popleft()
+            if not move.outcome.done():  # it may have been given up meanwhile
+                self._free -= 1
+                move.outcome.add_done_callback(self._ended)
+                move.start()
+
+    def offer(self, target: SiloAddress, offer: Offer) -> None:
+        """Send an offer; of many that are made at once, the first need not wait until the last is made."""
+        link = self._parts.links.to(target)
+        link.send(offer)
+        self._offers += 1
+        if self._offers % HURRIED_EVERY_OFFERS == 0:
+            link.hurry()
+
+    def _ended(self, _: asyncio.Future[MigrationOutcome]) -> None:
+        self._free += 1
+        self._start_waiting()
 
     def _target_of(
         self, activation: Activation, to: str | SiloAddress | None, avoiding: Collection[SiloAddress]
@@ -277,7 +308,12 @@ class Moves:
             for name, schema in offered.items()
             if not (name.startswith(PARTICIPANT_PREFIX) or is_system_part(name))  # known once the grain is constructed
         }
-        failures = refusals(parts_of(kind, object()), fields)
+        if not fields:
+            return ""
+        known = self._schemas.get(kind.name)
+        if known is None:
+            known = self._schemas[kind.name] = schemas(parts_of(kind, object()))
+        failures = refusals(known, fields)
         return "; ".join(str(failure.error) for failure in failures)
 
     def _on_offer(self, peer: SiloAddress, offer: Offer) -> None:

@@ -22,7 +22,7 @@ def restore(parts: MoveParts, activation: Activation, body: bytes) -> Payload:
     payload = unpack(body, bytes_max=parts.limits.payload_bytes_max)
     activation.participants = None  # of an earlier instance, where this one takes its place
     activation.work = None
-    parts.catalog.build(activation)
+    parts.catalog.beginnings.build(activation)
     carries_system_parts = any(is_system_part(entry.name) for entry in payload.entries)
     system = activation.arriving_parts if carries_system_parts else ()
     skipped = activation.run_sync(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+PYTHON = ".".join(platform.python_version_tuple()[:2])
 MEMBERSHIP_PAUSE_S = 0.2
 """How long a source that must know who lives waits before it asks the membership table again."""
 
@@ -52,10 +53,10 @@ class SourceMove:
         trace: str | None,
     ) -> None:
         assert activation.entry is not None or activation.state in (State.REGISTERING, State.STARTING)
-        self.target = target
+        self._parts = parts
+        self._go_to(target)
         self.outcome: asyncio.Future[MigrationOutcome] = asyncio.get_running_loop().create_future()
         self._moves = moves
-        self._parts = parts
         self._activation = activation
         self._reason = reason
         self._on_busy: OnBusy = on_busy or activation.kind.on_busy
@@ -81,12 +82,14 @@ class SourceMove:
     def _trace(self) -> str:
         return self._record.trace if self._record is not None else ""
 
-    @property
-    def _target_name(self) -> str:
-        row = self._parts.membership.view.row(self.target)
-        return row.info.name if row is not None else str(self.target)
-
     def start(self) -> None:
+        """Begin, as far as that can be done now."""
+        try:
+            self._start()
+        except Exception as error:
+            self._step_failed(error)
+
+    def _start(self) -> None:
         activation = self._activation
         if activation.state in (State.REGISTERING, State.STARTING):
             self._spawn(self._when_open, "wait until it is open")
@@ -107,12 +110,17 @@ class SourceMove:
     def retarget(self, target: SiloAddress) -> None:
         """The last target wins, as long as the grain has not been told to deactivate."""
         if self._core is None:
-            self.target = target
+            self._go_to(target)
         elif target != self.target and self._core.is_retargetable:
             self._moves.leave(self._number)
             self._number = self._moves.enter(self)  # an answer of the earlier target counts no more
-            self.target = target
+            self._go_to(target)
             self.post(handover.Retargeted())
+
+    def _go_to(self, target: SiloAddress) -> None:
+        self.target = target
+        row = self._parts.membership.view.row(target)
+        self._target_name = row.info.name if row is not None else str(target)
 
     def treat_busy(self, on_busy: OnBusy | None) -> None:
         """The last order that says how to treat running calls wins, as long as any may run."""
@@ -163,7 +171,8 @@ class SourceMove:
                 case handover.SendAsk():
                     self._ask()
                 case handover.Drain():
-                    self._spawn(self._drain, "drain")
+                    if not self._drains_at_once():
+                        self._spawn(self._drain, "drain")
                 case handover.Deactivate():
                     self._deactivate()
                 case handover.Dehydrate():
@@ -202,8 +211,11 @@ class SourceMove:
         except GrainMoved as error:
             self._finish(MoveStatus.NOT_ACTIVE, str(error))
         except Exception as error:
-            log.exception("migration.step_failed", grain=str(self._activation.id))
-            self.give_up(f"{type(error).__name__}: {error}")
+            self._step_failed(error)
+
+    def _step_failed(self, error: Exception) -> None:
+        log.error("migration.step_failed", grain=str(self._activation.id), exc_info=error)
+        self.give_up(f"{type(error).__name__}: {error}")
 
     def _set_timer(self, timeout_s: float, why: str) -> None:
         self._cancel_timer()
@@ -259,6 +271,18 @@ class SourceMove:
         if self._leave_by is not None:
             return max(0.0, self._leave_by - asyncio.get_running_loop().time())
         return self._activation.kind.drain_timeout_s or self._parts.limits.drain_timeout_s
+
+    def _drains_at_once(self) -> bool:
+        """Drain it, where nothing runs, and it need be told nothing: that takes no task. Whether that is so."""
+        activation = self._activation
+        if activation.kind.hooks.on_migrating is not None or activation.work is not None or activation.busy_count:
+            return False
+        if not self._hold():
+            return True  # there is nothing to drain any more
+        if not activation.closes_at_once():
+            return False
+        self.post(handover.Drained())
+        return True
 
     async def _drain(self) -> None:
         activation = self._activation
@@ -376,7 +400,7 @@ class SourceMove:
                 self._reason,
                 activation.kind.version,
                 parts.app_version,
-                ".".join(platform.python_version_tuple()[:2]),
+                PYTHON,
                 taken.entries,
                 idle_s=max(0.0, now - activation.last_used),
                 age_s=max(0.0, now - activation.started_at),
@@ -395,7 +419,7 @@ class SourceMove:
         timeout_s = self._parts.limits.offer_timeout_s
         self._set_timer(timeout_s, f"{self._target_name} did not answer the offer within {timeout_s} s")
         offer = Offer(self._number, activation.entry, self._core.successor, payload, self._reason, self._trace)
-        self._parts.links.to(self.target).send(offer)
+        self._moves.offer(self.target, offer)
 
     async def _fence(self, expected: Entry | None) -> None:
         activation = self._activation
@@ -439,7 +463,7 @@ class SourceMove:
                 await activation.states.regain(departed_epoch)
             if reactivate:
                 activation.state = State.STARTING
-                await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
+                await catalog.beginnings.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
         except SiloFenced:
             raise
         except Exception as error:
@@ -455,7 +479,7 @@ class SourceMove:
             payload = restore(self._parts, activation, self._payload or self._packed_again())
             if activation.states is not None:
                 await activation.states.regain(payload.from_epoch)
-            await catalog.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
+            await catalog.beginnings.run_on_activate(activation, ActivationReason.MIGRATION_ABORTED)
         except SiloFenced:
             raise
         except Exception as error:
@@ -500,7 +524,7 @@ class SourceMove:
             self._note(Fate.MOVE_ABORTED, f"to {self._target_name}: {why}")
         if self._record is not None:
             self._record.ended(outcome)
-        log.debug("migration.done" if outcome.moved else "migration.not_done", outcome=str(outcome))
+        log.debug("migration.done" if outcome.moved else "migration.not_done", outcome=outcome)
         self.outcome.set_result(outcome)
 
     def _note(self, fate: Fate, why: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from silo.activation.activation import State
 from silo.directory.addresses import Entry, SiloAddress
 from silo.directory.contract import Registration
-from silo.directory.errors import SiloFenced
+from silo.directory.errors import NotExecuted, SiloFenced
 from silo.logs import get_logger
 from silo.migration import handover
 from silo.migration.handover import Target
@@ -58,7 +59,7 @@ class TargetMove:
                 case handover.Rehydrate():
                     self._rehydrate()
                 case handover.Register():
-                    self._spawn(self._register, "register")
+                    self._register_soon()
                 case handover.SendOfferAnswer(entry, why, lost):
                     self._send(OfferAnswer(self._offer.move, entry, why, lost))
                 case handover.Activate():
@@ -100,11 +101,31 @@ class TargetMove:
         self._activation.started_at -= payload.age_s
         self.post(handover.Rehydrated())
 
+    def _register_soon(self) -> None:
+        """Ask for the entry at once, where nothing is in the way: most often that takes no task."""
+        if self._activation.right.is_held():
+            with contextlib.suppress(NotExecuted):  # it comes up again, where it is seen to
+                self._parts.catalog.register_soon(self._registration(), self._on_registered)
+                return
+        self._spawn(self._register, "register")
+
+    def _on_registered(self, answer: Entry | Exception | None) -> None:
+        if self._moves.is_closed:
+            return
+        if isinstance(
+            answer, Exception
+        ):  # it may have been carried out all the same: it is asked for until that is known
+            self._spawn(self._register, "register")
+        else:
+            self.post(handover.Registered(answer))
+
     async def _register(self) -> None:
         await self._activation.right.held()
+        self.post(handover.Registered(await self._parts.catalog.register(self._registration(), until_answered=True)))
+
+    def _registration(self) -> Registration:
         offered = self._offer.entry
-        mine = Registration(offered.grain, self._parts.me, self._offer.activation, offered, offered.epoch)
-        self.post(handover.Registered(await self._parts.catalog.register(mine, until_answered=True)))
+        return Registration(offered.grain, self._parts.me, self._offer.activation, offered, offered.epoch)
 
     def _activate(self) -> None:
         assert self._core.entry is not None
@@ -122,7 +143,7 @@ class TargetMove:
         failure: Exception | None = None
         for _ in range(tries):
             try:
-                await catalog.run_on_activate(self._activation, ActivationReason.MIGRATION)
+                await catalog.beginnings.run_on_activate(self._activation, ActivationReason.MIGRATION)
             except SiloFenced:
                 raise
             except Exception as error:

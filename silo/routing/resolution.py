@@ -28,7 +28,7 @@ from silo.directory.errors import (
     SiloError,
 )
 from silo.directory.lives import Lives
-from silo.directory.membership import Membership, SiloStatus
+from silo.directory.membership import Membership, SiloStatus, View
 from silo.directory.registrar import Registrar
 from silo.eager import EagerTasks
 from silo.grain_records import Fate, SearchReport
@@ -296,31 +296,55 @@ class Resolver:
             self._on_row(sought, error)
 
     def _on_row(self, sought: Sought, row: Entry | Exception | None) -> None:
-        if not self._closed:
-            self._tries.start(self._try(sought, row), self._context.copy())
+        """The directory has said what it knows. What follows most often waits for nothing, and then takes no task."""
+        if self._closed:
+            return
+        wanted = sought.still_wanted()
+        if wanted:
+            if self._takes_asking(sought.grain, row):
+                self._tries.start(self._try(sought, row), self._context.copy())
+                return
+            try:
+                if isinstance(row, Exception):
+                    raise row
+                sought.destination = self._found_or_placed(sought, wanted[0], row, self._membership.view)
+            except (Exception, asyncio.CancelledError) as error:
+                if self._fails(sought, error):
+                    return
+        self._end(sought)
 
     async def _try(self, sought: Sought, row: Entry | Exception | None) -> None:
-        """One try, for the sake of those that still wait, with what the directory has said."""
+        """A try that the directory's word is not enough for, for the sake of those that still wait."""
         wanted = sought.still_wanted()
         try:
             if wanted:
                 sought.destination = await self._find(sought, wanted[0], row)
-        except (DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable) as obstacle:
-            if not self._is_leaving():
-                self._failed(sought, obstacle)
-                return
-            # what cannot be placed now must not wait here: others may place it later
-            sought.gives_back = True
-            sought.failure = obstacle if isinstance(obstacle, NotExecuted) else NotExecuted(str(obstacle))
-        except NotExecuted as error:
-            sought.failure = error
         except (Exception, asyncio.CancelledError) as error:
-            if is_being_cancelled():
+            if not isinstance(error, SiloError) and is_being_cancelled():
                 raise  # this silo ends
-            log.exception("router.resolve_failed", grain=str(sought.grain))
-            sought.failure = NotExecuted(f"{sought.grain} could not be located: {type(error).__name__}: {error}")
+            if self._fails(sought, error):
+                return
+        self._end(sought)
+
+    def _end(self, sought: Sought) -> None:
         self._note_end(sought)
         self._tell(sought, Settled())
+
+    def _fails(self, sought: Sought, error: BaseException) -> bool:
+        """A try has failed: whether its calls wait for another one. If not, they are told why."""
+        if isinstance(error, (DirectoryUnavailable, MembershipUnavailable, GrainUnplaceable)):
+            if not self._is_leaving():
+                self._failed(sought, error)
+                return True
+            # what cannot be placed now must not wait here: others may place it later
+            sought.gives_back = True
+            sought.failure = error if isinstance(error, NotExecuted) else NotExecuted(str(error))
+        elif isinstance(error, NotExecuted):
+            sought.failure = error
+        else:
+            log.error("router.resolve_failed", grain=str(sought.grain), exc_info=error)
+            sought.failure = NotExecuted(f"{sought.grain} could not be located: {type(error).__name__}: {error}")
+        return False
 
     def _failed(self, sought: Sought, obstacle: SiloError) -> None:
         for call in sought.calls:
@@ -373,8 +397,18 @@ class Resolver:
         row = self._membership.view.row(self._me)
         return row is not None and row.status is SiloStatus.LEAVING
 
+    def _takes_asking(self, grain: GrainId, row: Entry | Exception | None) -> bool:
+        """Whether what the directory has said is to be understood only once others have been asked."""
+        if isinstance(row, Exception):
+            return isinstance(row, DirectoryUnavailable)
+        return not self._lives.is_settled(grain) or (row is not None and self._is_unknown(row.silo))
+
+    def _is_unknown(self, silo: SiloAddress) -> bool:
+        """Whether the view has nothing of this silo: it has joined just now, or is dead and forgotten."""
+        return silo != self._me and self._membership.view.row(silo) is None
+
     async def _find(self, sought: Sought, call: Call, row: Entry | Exception | None) -> Destination:
-        """Go by what the directory has said, and place the grain where it has no living silo.
+        """Go by what the directory has said and others say, and place the grain where it has no living silo.
 
         Raises:
             NotExecuted: nobody hosts such a grain.
@@ -387,33 +421,40 @@ class Resolver:
             entry = served
         else:
             raise row
+        view = await self._view_with(entry)
+        if self._lives.is_settled(grain) or self._catalog.get(grain) is not None:
+            return self._found_or_placed(sought, call, entry, view)
+        found = self._found(grain, entry, view) if entry is not None else None
+        if found is None:
+            served = await self._seek(grain)  # a row that is missing, or is of before, says nothing now
+            found = self._found(grain, served, await self._view_with(served)) if served is not None else None
+        if found is None:
+            raise DirectoryUnsettled(f"the directory has lost rows; nobody has said yet that {grain} is served there")
+        return found
+
+    async def _view_with(self, entry: Entry | None) -> View:
+        """A view that is not older than the entry: a silo that it does not know is dead and forgotten."""
+        if entry is None or not self._is_unknown(entry.silo):
+            return self._membership.view
+        return await self._membership.refresh()
+
+    def _found_or_placed(self, sought: Sought, call: Call, entry: Entry | None, view: View) -> Destination:
+        """Where the grain is by this entry, which is the directory's; where it is nowhere, the place that it gets."""
+        grain = sought.grain
         if self._catalog.get(grain) is not None:
             return Destination(place_on=self._me)
-        found = await self._found(grain, entry) if entry is not None else None
-        if found is None and not self._lives.is_settled(grain):
-            served = await self._seek(grain)  # a row that is missing, or is of before, says nothing now
-            found = await self._found(grain, served) if served is not None else None
-            if found is None:
-                raise DirectoryUnsettled(
-                    f"the directory has lost rows; nobody has said yet that {grain} is served there"
-                )
+        found = self._found(grain, entry, view) if entry is not None else None
         if found is not None:
             return found
         if entry is not None and entry.silo != self._me:
             sought.lost = entry
         return self._placed(grain, call, entry)
 
-    async def _found(self, grain: GrainId, entry: Entry) -> Destination | None:
+    def _found(self, grain: GrainId, entry: Entry, view: View) -> Destination | None:
         """Where the grain is by this entry; None if its silo is dead, or is this one and has nothing of it."""
         if self._catalog.is_given_back(entry):
             raise GrainUnplaceable(f"{grain} is on its way back to {self._me}, where its move began")
-        if entry.silo == self._me:
-            return None
-        view = self._membership.view
-        if view.row(entry.silo) is None:
-            # read after the entry: a silo that this view does not know is dead and forgotten
-            view = await self._membership.refresh()
-        if not view.is_alive(entry.silo):
+        if entry.silo == self._me or not view.is_alive(entry.silo):
             return None
         if self._is_going(entry.silo):
             raise GrainUnplaceable(f"{entry.silo}, which serves {grain}, is leaving")
@@ -427,5 +468,5 @@ class Resolver:
             return Destination(expected=expected)  # nothing to control: it is not active
         view = self._membership.view
         hinted = view.named(call.hint) if call.hint else None
-        decision = self._placement.choose(grain, view, hint=hinted.silo if hinted is not None else None)
-        return Destination(place_on=decision.silo, expected=expected)
+        silo = self._placement.place(grain, view, hint=hinted.silo if hinted is not None else None)
+        return Destination(place_on=silo, expected=expected)

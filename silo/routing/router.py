@@ -232,7 +232,7 @@ class Router:
     def _here(self, call: Call, activation: Activation) -> None:
         if call.flags & Flag.CONTROL:
             if call.flags & Flag.INNER:
-                self._catalog.hasten(activation)
+                self._catalog.places.hasten(activation)
             self._control.on_control(call, activation)
             return
         if call.origin is None:

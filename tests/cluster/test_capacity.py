@@ -159,12 +159,12 @@ async def test_one_that_nobody_waits_for_any_more_is_not_begun_when_its_turn_com
         with pytest.raises(CallExpired):
             await with_timeout(with_hint(silo.grain(Held, f"deserted {silo.name}"), "b"), 2.0).where()
     assert loop.time() - begun < 5.0
-    assert b.runtime.catalog.waiting_count == 2
+    assert b.runtime.catalog.places.waiting_count == 2
     stage.gate("wake").open()
     assert (await first, await second) == ("b", "a")
-    await cluster.seen(lambda: not any(silo.runtime.catalog.waiting_count for silo in (a, b)))
+    await cluster.seen(lambda: not any(silo.runtime.catalog.places.waiting_count for silo in (a, b)))
     assert not {f"waking deserted {name}" for name in "ab"} & set(stage.lines)
-    assert all(silo.runtime.catalog.in_flight == 0 for silo in (a, b))
+    assert all(silo.runtime.catalog.places.in_flight == 0 for silo in (a, b))
 
 
 # No deadlock

@@ -257,8 +257,8 @@ async def answered_in_places(cluster: Cluster, late: list[asyncio.Task[str]]) ->
     cluster.heal()
     assert await asyncio.gather(*late) == keys_in("sleeper", UNSETTLED, 5 * CAP)
     assert Sleeper.most <= CAP
-    catalogs = [silo.runtime.catalog for silo in cluster.hosts().values()]
-    await cluster.seen(lambda: not any(catalog.in_flight or catalog.waiting_count for catalog in catalogs))
+    places = [silo.runtime.catalog.places for silo in cluster.hosts().values()]
+    await cluster.seen(lambda: not any(each.in_flight or each.waiting_count for each in places))
 
 
 def test_a_client_finds_a_silo_whose_death_only_it_remembers_since_the_table_was_set_back() -> None:
@@ -325,7 +325,7 @@ def test_R434_one_that_nobody_waits_for_any_more_is_not_begun_when_its_bucket_is
         silos = cluster.hosts().values()
         await cluster.seen(lambda: all(silo.runtime.lives.all_settled for silo in silos), NOTICED_WITHIN_S)
         await whole(cluster, 10.0)
-        catalogs = [silo.runtime.catalog for silo in silos]
-        await cluster.seen(lambda: not any(catalog.in_flight or catalog.waiting_count for catalog in catalogs))
+        places = [silo.runtime.catalog.places for silo in silos]
+        await cluster.seen(lambda: not any(each.in_flight or each.waiting_count for each in places))
 
     play_with_a_cap(story)

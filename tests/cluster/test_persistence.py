@@ -390,4 +390,4 @@ async def test_a_storage_that_ends_as_cancelled_fails_the_activation_and_leaves_
     with pytest.raises(ActivationFailed, match="CancelledError"):
         await player.visit()
     await cluster.seen(lambda: not cluster.is_active(player))
-    assert a.runtime.catalog.in_flight == 0
+    assert a.runtime.catalog.places.in_flight == 0

@@ -324,7 +324,7 @@ async def test_S062_one_start_that_succeeds_forgives_all_that_failed(cluster: Cl
         with pytest.raises(ActivationFailed):
             await sick.turn()
     assert await sick.turn() == "a"
-    assert len(vars(silo.runtime.catalog)["_damping"]) == 0
+    assert len(vars(silo.runtime.catalog.beginnings)["_damping"]) == 0
 
 
 # ---------------------------------------------------------------------------------------------------------- idle grains

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silo.directory.addresses import Entry, GrainId, SiloAddress
+from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.directory_scripts import DIRECTORY_BUCKETS, bucket_of
 from silo.directory.errors import DirectoryUnavailable, DirectoryUnsettled
 from silo.directory.lives import Lives, Registering
@@ -55,7 +55,7 @@ async def test_R434_a_registration_names_the_life_that_is_settled_and_the_highes
     lives = Lives()
     settled(lives)
     for epoch in (7, 4):
-        lives.saw(Entry(ADA, ONE, "a1", epoch))
+        lives.saw(BUCKET, epoch)
     with lives.registering(ADA) as named:
         assert (named.life, named.floor) == (LIFE, 7)
     assert lives.floor(BUCKET) == 7

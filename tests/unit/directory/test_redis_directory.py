@@ -6,18 +6,26 @@ import asyncio
 import os
 import random
 import signal
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import redis.exceptions
+from msgspec.structs import replace
 from redis.exceptions import ReadOnlyError
 
 from silo.directory import redis_connection
 from silo.directory.addresses import Entry, GrainId, SiloAddress
 from silo.directory.contract import Registration
 from silo.directory.directory_scripts import RUN_JUMP, bucket_keys, bucket_of
-from silo.directory.errors import DirectoryRowUnreadable, DirectoryUnavailable, InvalidIdentity, InvalidSettings
+from silo.directory.errors import (
+    DirectoryLifeOver,
+    DirectoryRowUnreadable,
+    DirectoryUnavailable,
+    InvalidIdentity,
+    InvalidSettings,
+)
 from silo.directory.redis_directory import RedisDirectory
 from silo.embedded import EmbeddedServer
 from tests.support.redis_proxy import RedisProxy
@@ -92,13 +100,41 @@ def test_a_cluster_name_that_could_break_out_of_its_keys_is_refused() -> None:
         RedisDirectory.at("redis://localhost", "a}:b")
 
 
-async def test_a_batch_is_one_script_call_for_each_bucket(directory: RedisDirectory, server: Any) -> None:
+async def test_a_batch_is_one_script_call_however_many_buckets_it_is_about(
+    directory: RedisDirectory, server: Any
+) -> None:
     asked = many(500)
-    await directory.register(asked)
+    entries = await directory.register(asked)
+    assert await directory.lookup([wanted.grain for wanted in asked]) == entries
     before = await calls_of(server, "evalsha")
-    buckets = {bucket_of(str(wanted.grain)) for wanted in asked}
-    await directory.register(asked)
-    assert await calls_of(server, "evalsha") == before + len(buckets)
+    assert await directory.register(asked) == entries
+    assert await directory.lookup([wanted.grain for wanted in asked]) == entries
+    assert await directory.unregister([entry for entry in entries if entry is not None]) == [True] * 500
+    assert await calls_of(server, "evalsha") == before + 3
+
+
+async def test_each_bucket_of_a_batch_counts_its_own_epochs(directory: RedisDirectory, server: Any) -> None:
+    asked = many(500)
+    counts = Counter(bucket_of(str(wanted.grain)) for wanted in asked)
+    entries = await directory.register(asked)
+    epochs: defaultdict[int, list[int]] = defaultdict(list)
+    for entry in entries:
+        assert entry is not None
+        epochs[bucket_of(str(entry.grain))].append(entry.epoch)
+    assert epochs == {bucket: list(range(1, count + 1)) for bucket, count in counts.items()}
+    stored = [await server.hget(bucket_keys("here")[bucket][1], "epoch") for bucket in counts]
+    assert [int(epoch) for epoch in stored] == list(counts.values())
+
+
+async def test_a_life_that_is_over_stops_its_own_bucket_of_a_batch_alone(directory: RedisDirectory) -> None:
+    asked = many(100)
+    stopped = bucket_of(str(asked[0].grain))
+    asked = [replace(wanted, life="1.1") if bucket_of(str(wanted.grain)) == stopped else wanted for wanted in asked]
+    with pytest.raises(DirectoryLifeOver) as caught:
+        await directory.register(asked)
+    assert caught.value.buckets == {stopped}
+    for wanted, row in zip(asked, await directory.lookup([wanted.grain for wanted in asked]), strict=True):
+        assert (row and row.activation) == (None if wanted.life else wanted.activation)
 
 
 class TestScriptsLost:

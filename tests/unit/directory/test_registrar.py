@@ -20,7 +20,7 @@ from silo.directory.errors import (
 )
 from silo.directory.lives import Lives
 from silo.directory.memory_directory import DirectoryCall, DirectoryRows, MemoryDirectory
-from silo.directory.registrar import BATCH_GRAINS_MAX, BATCHES_IN_FLIGHT_MAX, Registrar
+from silo.directory.registrar import BATCH_GRAINS_MAX, BATCH_GRAINS_SPLIT, BATCHES_IN_FLIGHT_MAX, Registrar
 
 ADA = GrainId("player", "ada")
 ONE = SiloAddress("10.0.0.1:7000", 1)
@@ -74,14 +74,36 @@ async def registrar(directory: WatchedDirectory) -> AsyncIterator[Registrar]:
 
 
 async def test_calls_of_one_loop_pass_travel_together(directory: WatchedDirectory, registrar: Registrar) -> None:
-    entries = await asyncio.gather(*(registrar.register(Registration(grain(n), ONE, f"a{n}")) for n in range(100)))
-    assert [entry and entry.activation for entry in entries] == [f"a{n}" for n in range(100)]
-    assert [len(batch) for batch in directory.registrations] == [100]
-    found = await asyncio.gather(*(registrar.lookup(grain(n)) for n in range(100)))
+    entries = await asyncio.gather(
+        *(registrar.register(Registration(grain(n), ONE, f"a{n}")) for n in range(BATCH_GRAINS_SPLIT))
+    )
+    assert [entry and entry.activation for entry in entries] == [f"a{n}" for n in range(BATCH_GRAINS_SPLIT)]
+    assert [len(batch) for batch in directory.registrations] == [BATCH_GRAINS_SPLIT]
+    found = await asyncio.gather(*(registrar.lookup(grain(n)) for n in range(BATCH_GRAINS_SPLIT)))
     assert found == entries
-    assert [len(batch) for batch in directory.lookups] == [100]
+    assert [len(batch) for batch in directory.lookups] == [BATCH_GRAINS_SPLIT]
     removed = await asyncio.gather(*(registrar.unregister(entry) for entry in entries if entry is not None))
-    assert removed == [True] * 100
+    assert removed == [True] * BATCH_GRAINS_SPLIT
+
+
+async def test_what_waits_together_is_spread_over_the_batches_that_may_be_out(
+    directory: WatchedDirectory, registrar: Registrar
+) -> None:
+    """So that the answers of one can be dealt with while others are on their way; too small they would cost more."""
+    directory.gate.clear()
+    for count, sizes in (
+        (BATCH_GRAINS_SPLIT, [BATCH_GRAINS_SPLIT]),
+        (BATCH_GRAINS_SPLIT + 1, [BATCH_GRAINS_SPLIT, 1]),
+        (5 * BATCH_GRAINS_SPLIT * BATCHES_IN_FLIGHT_MAX, [5 * BATCH_GRAINS_SPLIT] * BATCHES_IN_FLIGHT_MAX),
+    ):
+        directory.lookups.clear()
+        answers = asyncio.gather(*(registrar.lookup(grain(n)) for n in range(count)))
+        for _ in range(BATCHES_IN_FLIGHT_MAX + 1):
+            await asyncio.sleep(0)  # each begins the next
+        assert [len(batch) for batch in directory.lookups] == sizes
+        directory.gate.set()
+        assert await answers == [None] * count
+        directory.gate.clear()
 
 
 async def test_batches_are_bounded_in_size_and_in_number(directory: WatchedDirectory, registrar: Registrar) -> None:
@@ -94,7 +116,7 @@ async def test_batches_are_bounded_in_size_and_in_number(directory: WatchedDirec
     assert [len(batch) for batch in directory.lookups] == [BATCH_GRAINS_MAX] * BATCHES_IN_FLIGHT_MAX
     directory.gate.set()
     assert await answers == [None] * count
-    assert sorted(len(batch) for batch in directory.lookups)[0] == 1
+    assert max(len(batch) for batch in directory.lookups) == BATCH_GRAINS_MAX
     assert sum(len(batch) for batch in directory.lookups) == count
 
 
@@ -200,10 +222,12 @@ async def test_a_batch_that_fails_fails_its_callers_and_no_others(
     answers = await asyncio.gather(
         *(registrar.lookup(grain(n)) for n in range(BATCH_GRAINS_MAX + 3)), return_exceptions=True
     )
-    failed, fine = answers[:BATCH_GRAINS_MAX], answers[BATCH_GRAINS_MAX:]
+    first = len(directory.lookups[0])
+    failed, fine = answers[:first], answers[first:]
     assert all(isinstance(answer, DirectoryUnavailable) for answer in failed)
-    assert len({id(answer) for answer in failed}) == BATCH_GRAINS_MAX  # each caller may raise its own
-    assert fine == [None] * 3
+    assert len({id(answer) for answer in failed}) == first  # each caller may raise its own
+    assert fine
+    assert fine == [None] * len(fine)
 
 
 async def test_a_row_that_cannot_be_read_fails_only_those_who_asked_for_it(

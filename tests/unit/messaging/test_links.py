@@ -407,6 +407,28 @@ async def test_large_payloads_do_not_hold_up_small_calls(world: World) -> None:
 
 
 @simulated
+async def test_a_link_that_is_hurried_writes_what_waits_before_all_that_came_in_is_dealt_with(world: World) -> None:
+    one, two = await world.silo("one"), await world.silo("two")
+    link = one.links.to(two.address)
+    link.send(request(0))
+    await two.got_ids(1)
+    told: list[str] = []
+
+    def deal_with(back: Link, frame: Frame) -> None:
+        assert isinstance(frame, Request)
+        told.append(f"dealt with {frame.id}")
+        back.send(Reply(frame.id, 0, b""), on_written=lambda: told.append(f"answered {frame.id}"))
+        if frame.id == 2:
+            back.hurry()
+
+    two.on_frame_also = deal_with
+    for number in (1, 2, 3):
+        link.send(request(number))
+    assert await one.got_ids(3) == [1, 2, 3]
+    assert told == ["dealt with 1", "dealt with 2", "answered 1", "answered 2", "dealt with 3", "answered 3"]
+
+
+@simulated
 async def test_a_deadline_travels_as_time_left(world: World) -> None:
     one, two = await world.silo("one"), await world.silo("two")
     link = one.links.to(two.address)

@@ -139,8 +139,8 @@ def test_soft_state_that_is_too_large_is_refused_as_soon_as_it_is_known_even_und
 
 def test_a_target_can_be_asked_about_schemas_before_anything_stops() -> None:
     mine = [Sized("grain", 0), Sized("participant/a", 0)]
-    assert refusals(mine, schemas(mine)) == []
-    refused = refusals(mine, {"grain": 2, "participant/z": 1, "participant/a": 1})
+    assert refusals(schemas(mine), schemas(mine)) == []
+    refused = refusals(schemas(mine), {"grain": 2, "participant/z": 1, "participant/a": 1})
     assert [each.part for each in refused] == ["grain", "participant/z"]
 
 

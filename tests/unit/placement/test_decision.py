@@ -189,6 +189,30 @@ def test_R319_a_silo_with_enough_in_flight_is_passed_over_by_every_policy_and_by
     assert "256 of 256 activations in flight" in left_out.notes[0]
 
 
+@pytest.mark.parametrize("ineligible", [(), (0,), (2,), (0, 2)])
+@pytest.mark.parametrize("busy", [(), (0,), (2,), (0, 1, 2, 5)])
+@pytest.mark.parametrize("declared", [None, [Require(zone="north")]])
+@pytest.mark.parametrize("hint", [None, 0, 2, 3, 4])
+def test_what_is_placed_lands_and_is_told_as_the_decision_with_its_reasons_says(
+    ineligible: tuple[int, ...], busy: tuple[int, ...], declared: PlacementRule | None, hint: int | None
+) -> None:
+    view = view_of(
+        [row(0, meta={"zone": "north"}), row(1, meta={"zone": "north"}), row(2), row(3, kinds=("chat",)), row(5)]
+    )
+    told: list[SiloAddress] = []
+    decider = placement(
+        policy=Always(address(1)),
+        declared={"room": declared},
+        is_eligible=lambda one: "late" if one.silo in map(address, ineligible) else None,
+        is_free=lambda one: "busy" if one.silo in map(address, busy) else None,
+        on_chosen=lambda _, silo: told.append(silo),
+    )
+    hinted = None if hint is None else address(hint)
+    landed = decider.place(ROOM, view, hint=hinted)
+    assert landed == decider.choose(ROOM, view, hint=hinted).silo
+    assert told == [landed, landed]
+
+
 def test_R319_each_decision_is_told_and_so_counts_at_once() -> None:
     chosen: list[tuple[GrainId, SiloAddress]] = []
     decider = placement(on_chosen=lambda grain, silo: chosen.append((grain, silo)))

@@ -232,7 +232,7 @@ async def test_R434_a_registration_finds_out_at_once_and_none_is_given_an_epoch_
     (entry,) = served_in(3, 1)
     async with scene.running():
         await scene.settled()
-        scene.lives.saw(Entry(entry.grain, ME, "a1", 40))
+        scene.lives.saw(bucket_of(str(entry.grain)), 40)
         scene.directory.rows.lose()
         await scene.registrar.lookup(entry.grain)
         with pytest.raises(DirectoryUnavailable):
