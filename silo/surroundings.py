@@ -24,7 +24,7 @@ from silo.endpoints import split_endpoint
 from silo.messaging.greeting import Credentials
 from silo.messaging.permissions import Role
 from silo.messaging.transport import Transport
-from silo.messaging.transports import open_grpc, open_tcp
+from silo.messaging.transports import open_direct, open_grpc
 from silo.persistence.contract import GrainStorage
 from silo.persistence.redis_storage import RedisStorage
 
@@ -89,7 +89,7 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
         new_incarnation=lambda: time.time_ns() // 1000,
         rng=random.SystemRandom(),
         process=process_identity(),
-        open_direct=open_tcp,
+        open_direct=open_direct,
         open_storage=lambda: RedisStorage.at(settings.storage or url, cluster),
     )
 

@@ -2,17 +2,19 @@
 
 A message is four bytes of length, little-endian, and that many bytes. It costs both ends a fraction of what a message
 of a gRPC stream does, which is most of what one call at a time takes. Who may talk is settled by the greeting, as on
-any connection; this only carries it.
+any connection; this only carries it. Where gRPC runs under TLS so does the lane, by the same certificates.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
+from silo.messaging.certificates import Certificates
 from silo.messaging.limits import KIB, MIB
 from silo.messaging.transport import Connection, ConnectionLost, bind_error, serve
 
@@ -26,6 +28,8 @@ JOINED_BYTES_MAX: Final = 64 * KIB
 """A larger message is handed to the socket in two parts, since to join them would copy it."""
 CLOSE_TIMEOUT_S: Final = 0.25
 """How long the other end may take to end its side too, before the connection is cut off."""
+HANDSHAKE_TIMEOUT_S: Final = 2.0
+"""How long whoever has connected may take to agree on TLS; the greeting's own time begins after that."""
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -109,7 +113,8 @@ class _Direct(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._has_ended = True
         _wake(self._reader)
-        return self._closing is None  # else both ends are over, and so is the connection
+        # True keeps this end open, unless both are over. Under TLS there is no half of a connection.
+        return self._closing is None and self._transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = self._closed or str(exc or "the connection was lost")
@@ -174,9 +179,10 @@ class _Direct(asyncio.Protocol):
         if not self._lost.done() and not self._transport.is_closing():
             if self._is_paused:
                 self._transport.resume_reading()
-            self._transport.write_eof()
-            if self._has_ended:
-                self._transport.close()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            if self._has_ended or not self._transport.can_write_eof():
+                self._transport.close()  # what was written goes out before
             await asyncio.wait([self._lost], timeout=CLOSE_TIMEOUT_S)
             self._transport.abort()
 
@@ -188,8 +194,9 @@ class _Direct(asyncio.Protocol):
 class DirectListener:
     """A bound port of the lane."""
 
-    def __init__(self, accept: Callable[[Connection], Awaitable[None]]) -> None:
+    def __init__(self, accept: Callable[[Connection], Awaitable[None]], tls: ssl.SSLContext | None) -> None:
         self._accept = accept
+        self._tls = tls
         self._server: asyncio.Server
         self._open: set[_Direct] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -204,7 +211,13 @@ class DirectListener:
         host, port = _parted(endpoint)
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: _Direct(self._serve, self._open.discard), host, port)
+            self._server = await loop.create_server(
+                lambda: _Direct(self._serve, self._open.discard),
+                host,
+                port,
+                ssl=self._tls,
+                ssl_handshake_timeout=_handshake_s(self._tls),
+            )
         except OSError as error:
             raise bind_error(endpoint, error) from None
         bound = self._server.sockets[0].getsockname()[1]
@@ -227,9 +240,18 @@ class DirectListener:
 
 
 class DirectTransport:
-    """Connections over TCP, on the running loop. One transport is for one loop and one process."""
+    """Connections over TCP, on the running loop. One transport is for one loop and one process.
 
-    def __init__(self) -> None:
+    Args:
+        certificates: TLS for what is dialled and what comes in; None for plain text.
+
+    Raises:
+        InvalidSettings: the certificates cannot be used.
+    """
+
+    def __init__(self, certificates: Certificates | None = None) -> None:
+        self._to_dial = certificates.to_dial() if certificates is not None else None
+        self._to_be_dialled = certificates.to_be_dialled() if certificates is not None else None
         self._open: set[_Direct] = set()
         self._closed = False
 
@@ -240,20 +262,28 @@ class DirectTransport:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                lambda: _Direct(self._open.add, self._open.discard), host, port
+                lambda: _Direct(self._open.add, self._open.discard),
+                host,
+                port,
+                ssl=self._to_dial,
+                ssl_handshake_timeout=_handshake_s(self._to_dial),
             )
         except OSError as error:
             raise ConnectionLost(f"{endpoint}: {error.strerror or error}") from None
         return connection
 
     async def listen(self, endpoint: str, accept: Callable[[Connection], Awaitable[None]]) -> DirectListener:
-        listener = DirectListener(accept)
+        listener = DirectListener(accept, self._to_be_dialled)
         await listener.start(endpoint)
         return listener
 
     async def close(self) -> None:
         self._closed = True
         await asyncio.gather(*(connection.close() for connection in list(self._open)))
+
+
+def _handshake_s(tls: ssl.SSLContext | None) -> float | None:
+    return None if tls is None else HANDSHAKE_TIMEOUT_S
 
 
 def _parted(endpoint: str) -> tuple[str, int]:

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from silo.directory.errors import EndpointInUse
-from silo.messaging.direct_transport import DirectTransport
-from silo.messaging.grpc_transport import GrpcTransport
+from silo.messaging.certificates import Certificates
 from silo.messaging.transport import Connection, ConnectionLost, Listener, Transport
+from silo.messaging.transports import open_direct, open_grpc
 from silo.testing.network import MemoryNetwork
+from tests.support.authority import Authority, needs_openssl
 
 Accept = Callable[[Connection], Awaitable[None]]
 
@@ -51,15 +52,29 @@ class Bench:
         await self.there.close()
 
 
-@pytest.fixture(params=["grpc", "direct", "memory"])
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Authority(tmp_path_factory.mktemp("authority")).certify("somebody")
+
+
+@pytest.fixture(
+    params=[
+        "grpc",
+        pytest.param("grpc_tls", marks=needs_openssl),
+        "direct",
+        pytest.param("direct_tls", marks=needs_openssl),
+        "memory",
+    ]
+)
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    if request.param == "grpc":
-        bench = Bench(GrpcTransport(), GrpcTransport())
-    elif request.param == "direct":
-        bench = Bench(DirectTransport(), DirectTransport())
-    else:
+    kind, _, tls = request.param.partition("_")
+    held: Certificates | None = request.getfixturevalue("certificates") if tls else None
+    if kind == "memory":
         network = MemoryNetwork(random.Random(1))
         bench = Bench(network.transport("here"), network.transport("there"))
+    else:
+        make = open_grpc if kind == "grpc" else open_direct
+        bench = Bench(make(certificates=held), make(certificates=held))
     async with asyncio.timeout(20):
         yield bench
         await bench.close()
@@ -171,7 +186,7 @@ async def test_a_writer_waits_for_a_reader_that_does_not_read(bench: Bench) -> N
     accepted = await bench.accepted.get()
     bodies = [bytes(256 * 1024)] * 64
     writer = asyncio.create_task(write_all(connection, bodies))
-    done, _ = await asyncio.wait({writer}, timeout=0.5)
+    done, _ = await asyncio.wait({writer}, timeout=0.2)
     assert not done, "16 MiB were taken in though nobody read"
     for _ in bodies:
         assert await accepted.read() is not None

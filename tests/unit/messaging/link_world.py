@@ -107,6 +107,7 @@ class Process:
         self.listener = await self.transport.listen(endpoint, self.links.accept)
         if self.lane is not None:
             self.lane_listener = await self.lane.transport.listen(self.lane.endpoint, self.links.accept)
+            self.lane.endpoint = self.lane_listener.endpoint
         return self.listener.endpoint
 
     def on_frame(self, link: Link, frame: Frame) -> None:
