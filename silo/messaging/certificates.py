@@ -1,4 +1,4 @@
-"""The certificates by which the processes of a cluster know each other: one set of files, for gRPC and the direct lane."""
+"""The certificates by which processes of a cluster know each other: one set of files, for gRPC and the direct lane."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ class Certificates:
 
     def to_be_dialled(self) -> ssl.SSLContext:
         """TLS for a listener of the direct lane. Raises InvalidSettings."""
-        context = self._context(ssl.PROTOCOL_TLS_SERVER)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED
+        self._load(context)
         return context
 
     def to_dial(self) -> ssl.SSLContext:
         """TLS for whoever dials the direct lane; it looks at the name of the host, too. Raises InvalidSettings."""
-        return self._context(ssl.PROTOCOL_TLS_CLIENT)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._load(context)
+        return context
 
-    def _context(self, protocol: ssl._SSLMethod) -> ssl.SSLContext:
-        context = ssl.SSLContext(protocol)
+    def _load(self, context: ssl.SSLContext) -> None:
         context.minimum_version = ssl.TLSVersion.TLSv1_3  # both ends are this very program
         try:
             context.load_cert_chain(self.chain, self.key)
@@ -50,7 +52,6 @@ class Certificates:
                 f"the certificate in {self.chain}, its key in {self.key} and the authorities in {self.authorities} "
                 f"cannot be used: {error}"
             ) from None
-        return context
 
     def grpc_server(self) -> grpc.ServerCredentials:
         """TLS for the server of gRPC. Raises InvalidSettings."""

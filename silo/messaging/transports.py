@@ -11,6 +11,8 @@ from silo.messaging.transport import Transport
 if TYPE_CHECKING:
     import grpc.aio
 
+    from silo.messaging.local_transport import LocalTransport
+
 
 def open_grpc(
     services: Sequence[Callable[[grpc.aio.Server], None]] = (), certificates: Certificates | None = None
@@ -19,6 +21,13 @@ def open_grpc(
     from silo.messaging.grpc_transport import GrpcTransport
 
     return GrpcTransport(services, certificates)
+
+
+def open_local() -> LocalTransport:
+    """The transport of the direct lane between silos on one host. It leaves no host, so it needs no certificates."""
+    from silo.messaging.local_transport import LocalTransport
+
+    return LocalTransport()
 
 
 def open_direct(certificates: Certificates | None = None) -> Transport:

@@ -1,10 +1,10 @@
-"""What certificates promise, held by each transport that takes them: one set of files serves gRPC and the direct lane."""
+"""What certificates promise, held by each transport that takes them: one set of files serves all."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import pytest
@@ -51,7 +51,7 @@ class Listening:
 
 
 @contextlib.asynccontextmanager
-async def listening(transport: Transport) -> AsyncIterator[Listening]:
+async def listening(transport: Transport) -> AsyncGenerator[Listening]:
     listening = Listening(transport)
     listener = await transport.listen("127.0.0.1:0", listening.accept)
     listening.endpoint = listener.endpoint
@@ -103,7 +103,7 @@ async def test_nothing_is_said_in_plain_text(opened: Open, authority: Authority)
         server = await asyncio.start_server(tap, "127.0.0.1", 0)
         async with server:
             dialling = opened(authority.certify("two"))
-            connection = await dialling.dial("127.0.0.1:{}".format(server.sockets[0].getsockname()[1]))
+            connection = await dialling.dial(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
             await connection.write(SECRET)
             assert await connection.read() == SECRET
             await dialling.close()

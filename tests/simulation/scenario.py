@@ -135,9 +135,7 @@ class Scenario:
         self._profile = profile
         self._size = size
         self._result = result
-        self._cluster = SimulatedCluster(
-            loop, random.Random(rng.random()), stage, direct=_is_about(profile, Act.LANE)
-        )
+        self._cluster = SimulatedCluster(loop, random.Random(rng.random()), stage, direct=_is_about(profile, Act.LANE))
         self._keys = rng.choice(size.keys)
         self._flashes: list[str] = []
         self._loads: dict[SimulatedClient, tuple[Caller, asyncio.Task[None]]] = {}
