@@ -85,7 +85,7 @@ class LocalTransport:
             raise EndpointUnusable(errno.ENAMETOOLONG, f"{path} is too long for a socket: {PATH_BYTES_MAX} bytes")
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            folder.mkdir(OWN_BITS, parents=True, exist_ok=True)
+            folder.mkdir(OWN_BITS, parents=True, exist_ok=True)  # fails where it is something else than a folder
             if not _is_closed_to_others(folder):
                 raise EndpointUnusable(errno.EACCES, f"{folder} is not this user's alone: remove it, or set TMPDIR")
             _sweep(folder)

@@ -50,5 +50,5 @@ def test_no_overlap_loss_repetition_or_leak_under_kills_freezes_restarts_moves_a
     assert verdict.counts["faults"] == len(STORY) - 1
     assert verdict.counts["migrations"] > 20
     assert verdict.counts["calls"]["value"] > 200
-    for count in ("pieces_carried", "pieces_held", "connections_broken"):
-        assert set(verdict.counts[count]) == {STREAM, LANE}, "it is the lane, too, that is troubled"
+    assert verdict.counts["pieces_carried"][STREAM] > 200
+    assert verdict.counts["pieces_carried"][LANE] > 50, "the lane is proxied, too"

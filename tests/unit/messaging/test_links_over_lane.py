@@ -62,7 +62,7 @@ class Pair:
 
 @asynccontextmanager
 async def pair(certificates: Certificates | None, folder: Path | None = None) -> AsyncGenerator[Pair]:
-    async with Network() as network, AsyncExitStack() as closing, asyncio.timeout(30):
+    async with Network() as network, AsyncExitStack() as closing, asyncio.timeout(90):
         processes: list[Process] = []
         for name in ("one", "two"):
             endpoint = free_endpoint()
