@@ -37,6 +37,8 @@ START_TRIES_MAX: Final = 20
 ANSWER_TIMEOUT_S: Final = 60.0
 """How long a caller may take to answer a command: all of its calls have ended by then."""
 SHUTDOWN_TIMEOUT_S: Final = 15.0
+LANE_RETRY_S: Final = 1.0
+"""So soon after the direct lane broke it is taken again: it is to be there when the next fault comes."""
 STALL_S: Final = 0.75
 """A machine on which nothing ran for so long has befallen the cluster, too: it counts as a fault, and as a pause."""
 LOOK_EVERY_S: Final = 0.1
@@ -262,7 +264,7 @@ class ChaosCluster:
             self._options[name] += ["--set", setting]
 
     async def _redis_door(self, name: str) -> str:
-        door = await self.network.door(REDIS, "127.0.0.1", self.redis.port, dialler=name)
+        door = await self.network.door(REDIS, "127.0.0.1", self.redis.port, dialler=name, way=REDIS)
         return f"redis://127.0.0.1:{door}"
 
     async def _start_caller(self, name: str) -> None:
@@ -287,7 +289,12 @@ class ChaosCluster:
             ["tests.chaos.grains"],
             redis=self.redis.url,
             cluster=CLUSTER,
-            settings={"lease.lease_s": self._lease_s, "migration.shutdown_timeout_s": SHUTDOWN_TIMEOUT_S},
+            settings={
+                "lease.lease_s": self._lease_s,
+                "migration.shutdown_timeout_s": SHUTDOWN_TIMEOUT_S,
+                "link.direct_trust_s": LANE_RETRY_S,
+                "link.direct_retry_s": LANE_RETRY_S,
+            },
             environment={WITNESS_VARIABLE: str(self.file), "PYTHONPATH": str(ROOT)},
             logs=self._folder / "logs",
         )
