@@ -23,7 +23,7 @@ from tests.support.waiting import until
 from .link_world import LaneTransport, Process, ids, request, silo_identity
 from .test_links_over_grpc import free_endpoint
 
-HASTY = LinkLimits(link_ping_s=0.1, link_silence_s=0.3, direct_trust_s=0.05, direct_retry_s=0.1)
+HASTY = LinkLimits(link_ping_s=0.1, link_silence_s=0.3, link_resume_s=60, direct_trust_s=0.05, direct_retry_s=0.1)
 TROUBLES = 2
 
 
@@ -90,7 +90,7 @@ async def pair(certificates: Certificates | None, folder: Path | None = None) ->
 async def trouble(pair: Pair, what: str) -> None:
     there, back = pair.network.road("other", "two"), pair.network.road("two", "other")
     if what == "reset":
-        assert pair.network.reset("other", "two") > 0
+        await until(lambda: pair.network.reset("other", "two") > 0)
         return
     there.block()
     if what == "hold":
