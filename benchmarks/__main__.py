@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from benchmarks import rows_calls, rows_floors, rows_lifecycle, rows_parts
+from benchmarks import rows_calls, rows_floors, rows_lane, rows_lifecycle, rows_parts
 from benchmarks.bars import BARS
 from benchmarks.harness import Row, Rows, judge, measure
 from benchmarks.report import TABLE_WIDTH, as_json, print_table
@@ -24,7 +24,7 @@ QUICK_ROUNDS, QUICK_SECONDS = 2, 0.1
 
 def all_rows() -> Rows:
     rows = Rows()
-    for module in (rows_floors, rows_calls, rows_lifecycle, rows_parts):
+    for module in (rows_floors, rows_calls, rows_lane, rows_lifecycle, rows_parts):
         module.add_rows(rows)
     return rows
 

@@ -49,6 +49,7 @@ class Stage:
     def __init__(self, processes: Sequence[str]) -> None:
         self._wanted = frozenset(processes)
         self._parts = contextlib.AsyncExitStack()
+        self._by_way: dict[str, Silo] = {}
         self._pids: dict[str, int] = {BENCH: os.getpid()}
         self._server: EmbeddedServer | None = None
         self._silo: Silo | None = None
@@ -156,6 +157,18 @@ class Stage:
             self._directory = RedisDirectory.at(self._redis_url(), f"{CLUSTER}-rows")
             self._parts.push_async_callback(self._directory.close)
         return self._directory
+
+    async def silo_by(self, way: str, **settings: Any) -> Silo:
+        """A further silo in this process, whose links go as these settings say; the same one for the same name."""
+        if way not in self._by_way:
+            own = SiloSettings(
+                cluster=CLUSTER, redis=self._redis_url(), name=f"{BENCH}-{way}", gateway=False, **settings
+            )
+            silo = Silo(*_kinds(), settings=own)
+            await silo.start()
+            self._parts.push_async_callback(silo.kill)
+            self._by_way[way] = silo
+        return self._by_way[way]
 
     async def client(self) -> Client:
         if self._client is None:

@@ -17,7 +17,14 @@ from silo.caller import Caller, call_ids
 from silo.chronicle import Chronicle
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.cache import DirectoryCache
-from silo.directory.errors import Closed, HandshakeRefused, MembershipUnavailable, SiloError, SiloFenced
+from silo.directory.errors import (
+    Closed,
+    EndpointUnusable,
+    HandshakeRefused,
+    MembershipUnavailable,
+    SiloError,
+    SiloFenced,
+)
 from silo.directory.lives import Lives
 from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, TurnRight, View
 from silo.directory.registrar import Registrar
@@ -30,7 +37,7 @@ from silo.leaving import LEAVE_BEHIND_AT, move_everything, say_last_words, while
 from silo.loads import Loads
 from silo.logs import get_logger
 from silo.management_values import SiloReport
-from silo.messaging.direct_lane import DirectLane
+from silo.messaging.direct_lane import DirectLane, LocalWays
 from silo.messaging.greeting import DIRECT, FEATURES, Credentials, Identity, RefusalCode
 from silo.messaging.link import Link
 from silo.messaging.links import Links
@@ -164,13 +171,28 @@ class Runtime:
         host, _ = split_endpoint(listen)
         listener = await transport.listen(endpoint_of(host, settings.direct_port), self._accept)
         undo.push_async_callback(listener.close, 0.0)
-        self._direct_listener = listener
+        self._direct_listeners = [listener]
         _, bound = split_endpoint(listener.endpoint)
         if settings.direct_advertise is not None:
             host, port = split_endpoint(settings.direct_advertise)
         else:
             (host, _), port = split_endpoint(settings.advertise or settings.listen), 0
-        return DirectLane(transport, endpoint_of(host, port or bound))
+        lane = DirectLane(transport, endpoint_of(host, port or bound))
+        if self._surroundings.open_local is not None and settings.direct_local:
+            await self._open_local(lane, self._surroundings.open_local(), undo)
+        return lane
+
+    async def _open_local(self, lane: DirectLane, transport: LocalWays, undo: contextlib.AsyncExitStack) -> None:
+        """Give the lane its way within this host, which is a gain and no need: without it there is TCP."""
+        undo.push_async_callback(transport.close)
+        try:
+            listener = await transport.listen("", self._accept)
+        except EndpointUnusable as error:
+            log.warning("silo.no_local_lane", why=str(error))
+            return
+        undo.push_async_callback(listener.close, 0.0)
+        self._direct_listeners.append(listener)
+        lane.local, lane.local_endpoint = transport, listener.endpoint
 
     async def _open_storage(self, undo: contextlib.AsyncExitStack) -> GrainStorage | None:
         """Where persistent state is kept; None, and no connection, where no kind here has any."""
@@ -656,8 +678,11 @@ class Runtime:
         grace_s = LISTENER_GRACE_S if goodbye else 0.0
         await self._listener.close(grace_s)
         if self._lane is not None:
-            await self._direct_listener.close(grace_s)
-            await self._lane.transport.close()
+            for listener in self._direct_listeners:
+                await listener.close(grace_s)
+            for transport in (self._lane.local, self._lane.transport):
+                if transport is not None:
+                    await transport.close()
         await self._transport.close()
         log.info("silo.stopped", silo=str(self.me))
 

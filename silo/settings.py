@@ -247,7 +247,9 @@ class SiloSettings(_Checked):
     lease_port: Annotated[int, Ge(0), Le(65535)] = 0
     """The port of the lease's own listener, on the hosts of `listen` and `advertise`. 0: any free port."""
     direct: bool = True
-    """Whether silos talk by the direct lane, plain TCP, once they have met over gRPC; else by gRPC alone."""
+    """Whether silos talk by the direct lane, TCP or unix sockets, once they have met over gRPC; else by gRPC alone."""
+    direct_local: bool = True
+    """Whether silos of one user on one host talk by unix sockets where they have the direct lane."""
     direct_port: Annotated[int, Ge(0), Le(65535)] = 0
     """The port of the direct lane, on the host of `listen`. 0: any free port."""
     direct_advertise: Annotated[str, AfterValidator(_endpoint)] | None = None

@@ -21,10 +21,11 @@ from silo.directory.redis_directory import RedisDirectory
 from silo.directory.redis_hints import RedisHints
 from silo.directory.redis_membership import RedisMembershipTable
 from silo.endpoints import split_endpoint
+from silo.messaging.direct_lane import LocalWays
 from silo.messaging.greeting import Credentials
 from silo.messaging.permissions import Role
 from silo.messaging.transport import Transport
-from silo.messaging.transports import open_grpc, open_tcp
+from silo.messaging.transports import open_direct, open_grpc, open_local
 from silo.persistence.contract import GrainStorage
 from silo.persistence.redis_storage import RedisStorage
 
@@ -44,6 +45,7 @@ class Surroundings:
     Args:
         open_transport: makes the transport; what is passed adds its services to the same server.
         open_direct: makes the transport of the direct lane, where the settings want it; None where there is none.
+        open_local: makes the one by which silos on this host talk instead, likewise.
         open_directory, open_membership: make these, connected when first used.
         new_incarnation: tells one start of a silo from the next.
         rng: chance, and secrets: a `random.SystemRandom` outside of simulation.
@@ -58,6 +60,7 @@ class Surroundings:
     rng: random.Random
     process: ProcessIdentity | None = None
     open_direct: Callable[[], Transport] | None = None
+    open_local: Callable[[], LocalWays] | None = None
     open_storage: Callable[[], GrainStorage] | None = None
     """Makes where persistent state is kept; None where no grain may have any."""
     stopwatch: Callable[[], float] = time.perf_counter
@@ -89,7 +92,8 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
         new_incarnation=lambda: time.time_ns() // 1000,
         rng=random.SystemRandom(),
         process=process_identity(),
-        open_direct=open_tcp,
+        open_direct=open_direct,
+        open_local=open_local,
         open_storage=lambda: RedisStorage.at(settings.storage or url, cluster),
     )
 

@@ -2,17 +2,19 @@
 
 A message is four bytes of length, little-endian, and that many bytes. It costs both ends a fraction of what a message
 of a gRPC stream does, which is most of what one call at a time takes. Who may talk is settled by the greeting, as on
-any connection; this only carries it.
+any connection; this only carries it. Where gRPC runs under TLS so does the lane, by the same certificates.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
+from silo.messaging.certificates import Certificates
 from silo.messaging.limits import KIB, MIB
 from silo.messaging.transport import Connection, ConnectionLost, bind_error, serve
 
@@ -26,10 +28,12 @@ JOINED_BYTES_MAX: Final = 64 * KIB
 """A larger message is handed to the socket in two parts, since to join them would copy it."""
 CLOSE_TIMEOUT_S: Final = 0.25
 """How long the other end may take to end its side too, before the connection is cut off."""
+HANDSHAKE_TIMEOUT_S: Final = 2.0
+"""How long whoever has connected may take to agree on TLS; the greeting's own time begins after that."""
 _LENGTH: Final = struct.Struct("<I")
 
 
-class _Direct(asyncio.Protocol):
+class FramedConnection(asyncio.Protocol):
     """One end of a connection, whoever dialled it.
 
     Args:
@@ -37,7 +41,9 @@ class _Direct(asyncio.Protocol):
         on_lost: told once it is gone.
     """
 
-    def __init__(self, on_made: Callable[[_Direct], None], on_lost: Callable[[_Direct], None]) -> None:
+    def __init__(
+        self, on_made: Callable[[FramedConnection], None], on_lost: Callable[[FramedConnection], None]
+    ) -> None:
         self._on_made = on_made
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -66,8 +72,11 @@ class _Direct(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
-        host, port, *_ = transport.get_extra_info("peername") or ("somebody who has gone", 0)
-        self._remote = f"{host}:{port}"
+        match transport.get_extra_info("peername"):
+            case (host, port, *_):
+                self._remote = f"{host}:{port}"
+            case _:
+                self._remote = "somebody who has gone, or has no address"
         self._transport.set_write_buffer_limits(high=WRITE_AHEAD_BYTES)
         self._on_made(self)
 
@@ -109,7 +118,8 @@ class _Direct(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._has_ended = True
         _wake(self._reader)
-        return self._closing is None  # else both ends are over, and so is the connection
+        # True keeps this end open, unless both are over. Under TLS there is no half of a connection.
+        return self._closing is None and self._transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = self._closed or str(exc or "the connection was lost")
@@ -174,9 +184,10 @@ class _Direct(asyncio.Protocol):
         if not self._lost.done() and not self._transport.is_closing():
             if self._is_paused:
                 self._transport.resume_reading()
-            self._transport.write_eof()
-            if self._has_ended:
-                self._transport.close()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            if self._has_ended or not self._transport.can_write_eof():
+                self._transport.close()  # what was written goes out before
             await asyncio.wait([self._lost], timeout=CLOSE_TIMEOUT_S)
             self._transport.abort()
 
@@ -186,12 +197,12 @@ class _Direct(asyncio.Protocol):
 
 
 class DirectListener:
-    """A bound port of the lane."""
+    """A bound endpoint of the lane. Whoever binds it says so by `opened`."""
 
     def __init__(self, accept: Callable[[Connection], Awaitable[None]]) -> None:
         self._accept = accept
         self._server: asyncio.Server
-        self._open: set[_Direct] = set()
+        self._open: set[FramedConnection] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._endpoint = ""
 
@@ -199,18 +210,15 @@ class DirectListener:
     def endpoint(self) -> str:
         return self._endpoint
 
-    async def start(self, endpoint: str) -> None:
-        """Bind and serve. Raises EndpointInUse, or EndpointUnusable where it cannot be bound for another reason."""
-        host, port = _parted(endpoint)
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(lambda: _Direct(self._serve, self._open.discard), host, port)
-        except OSError as error:
-            raise bind_error(endpoint, error) from None
-        bound = self._server.sockets[0].getsockname()[1]
-        self._endpoint = f"{endpoint.rpartition(':')[0]}:{bound}"
+    def protocol(self) -> FramedConnection:
+        """What carries the next connection that comes in."""
+        return FramedConnection(self._serve, self._open.discard)
 
-    def _serve(self, connection: _Direct) -> None:
+    def opened(self, server: asyncio.Server, endpoint: str) -> None:
+        """It listens there."""
+        self._server, self._endpoint = server, endpoint
+
+    def _serve(self, connection: FramedConnection) -> None:
         self._open.add(connection)
         task = asyncio.get_running_loop().create_task(serve(self._accept, connection))
         self._serving.add(task)
@@ -226,34 +234,72 @@ class DirectListener:
         await asyncio.gather(*tasks, *(connection.close() for connection in self._open), return_exceptions=True)
 
 
-class DirectTransport:
-    """Connections over TCP, on the running loop. One transport is for one loop and one process."""
+class Dialled:
+    """The connections that one transport has dialled, until it is closed."""
 
     def __init__(self) -> None:
-        self._open: set[_Direct] = set()
+        self._open: set[FramedConnection] = set()
         self._closed = False
 
-    async def dial(self, endpoint: str) -> Connection:
+    def protocol(self) -> FramedConnection:
+        """What carries the next one. Raises ConnectionLost where the transport was closed."""
         if self._closed:
             raise ConnectionLost("this transport was closed")
+        return FramedConnection(self._open.add, self._open.discard)
+
+    async def close(self) -> None:
+        self._closed = True
+        await asyncio.gather(*(connection.close() for connection in list(self._open)))
+
+
+class DirectTransport:
+    """Connections over TCP, on the running loop. One transport is for one loop and one process.
+
+    Args:
+        certificates: TLS for what is dialled and what comes in; None for plain text.
+
+    Raises:
+        InvalidSettings: the certificates cannot be used.
+    """
+
+    def __init__(self, certificates: Certificates | None = None) -> None:
+        self._to_dial = certificates.to_dial() if certificates is not None else None
+        self._to_be_dialled = certificates.to_be_dialled() if certificates is not None else None
+        self._dialled = Dialled()
+
+    async def dial(self, endpoint: str) -> Connection:
+        connection = self._dialled.protocol()
         host, port = _parted(endpoint)
-        loop = asyncio.get_running_loop()
+        tls = self._to_dial
         try:
-            _, connection = await loop.create_connection(
-                lambda: _Direct(self._open.add, self._open.discard), host, port
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection, host, port, ssl=tls, ssl_handshake_timeout=_handshake_s(tls)
             )
         except OSError as error:
             raise ConnectionLost(f"{endpoint}: {error.strerror or error}") from None
         return connection
 
     async def listen(self, endpoint: str, accept: Callable[[Connection], Awaitable[None]]) -> DirectListener:
+        """Raises EndpointInUse, or EndpointUnusable where it cannot be bound for another reason."""
         listener = DirectListener(accept)
-        await listener.start(endpoint)
+        host, port = _parted(endpoint)
+        tls = self._to_be_dialled
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                listener.protocol, host, port, ssl=tls, ssl_handshake_timeout=_handshake_s(tls)
+            )
+        except OSError as error:
+            raise bind_error(endpoint, error) from None
+        bound = server.sockets[0].getsockname()[1]
+        listener.opened(server, f"{endpoint.rpartition(':')[0]}:{bound}")
         return listener
 
     async def close(self) -> None:
-        self._closed = True
-        await asyncio.gather(*(connection.close() for connection in list(self._open)))
+        await self._dialled.close()
+
+
+def _handshake_s(tls: ssl.SSLContext | None) -> float | None:
+    return None if tls is None else HANDSHAKE_TIMEOUT_S
 
 
 def _parted(endpoint: str) -> tuple[str, int]:

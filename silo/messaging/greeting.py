@@ -92,6 +92,8 @@ class Terms(msgspec.Struct, array_like=True):
     """The number of the last frame received in that session."""
     direct: str = ""
     """`host:port` of the listener's direct lane, where both ends may take it."""
+    local: str = ""
+    """The name of its socket, by which silos on its host may take the lane."""
 
 
 class Welcome(msgspec.Struct, array_like=True, tag=66):
@@ -411,7 +413,7 @@ class ListenerGreeting:
         if self._credentials is not None and not self._credentials.holds(self._role):
             raise Refused(RefusalCode.TOKEN, f"{self._identity.name} holds no token that could verify a {self._role}")
 
-    def welcome(self, *, challenge: bytes, session: bytes, received: int, direct: str = "") -> bytes:
+    def welcome(self, *, challenge: bytes, session: bytes, received: int, direct: str = "", local: str = "") -> bytes:
         """The answer.
 
         Args:
@@ -419,6 +421,7 @@ class ListenerGreeting:
             session: the nonce of our session with this peer.
             received: the number of the last frame received in it.
             direct: where this silo's direct lane listens, for peers that may take it.
+            local: its socket on this host, likewise.
         """
         identity = self._identity
         self._terms = message_encoder.encode(
@@ -432,6 +435,7 @@ class ListenerGreeting:
                 session,
                 received,
                 direct if DIRECT in self.peer.features else "",
+                local if DIRECT in self.peer.features else "",
             )
         )
         proof = b""

@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 from silo.directory.errors import EndpointUnusable
+from silo.messaging.certificates import Certificates
 from silo.messaging.limits import MIB
 from silo.messaging.transport import Connection, ConnectionLost, bind_error, serve
 from silo.wire.packet import packed, unpacked
@@ -286,20 +287,20 @@ class GrpcTransport:
 
     Args:
         services: each is called with the server before it starts, to add what else it shall serve.
-        channel_credentials: TLS for dialled connections; None for plain text.
-        server_credentials: TLS for the server; None for plain text.
+        certificates: TLS for what is dialled and what comes in; None for plain text.
+
+    Raises:
+        InvalidSettings: the certificates cannot be used.
     """
 
     def __init__(
         self,
         services: Sequence[Callable[[grpc.aio.Server], None]] = (),
-        *,
-        channel_credentials: grpc.ChannelCredentials | None = None,
-        server_credentials: grpc.ServerCredentials | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self._services = services
-        self._channel_credentials = channel_credentials
-        self._server_credentials = server_credentials
+        self._channel_credentials = certificates.grpc_channel() if certificates is not None else None
+        self._server_credentials = certificates.grpc_server() if certificates is not None else None
         self._open: dict[Connection, None] = {}
         self._closed = False
 

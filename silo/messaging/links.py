@@ -12,7 +12,7 @@ from typing import NamedTuple
 from silo.directory.addresses import SiloAddress
 from silo.logs import get_logger
 from silo.messaging.carrier import Ending, Pace
-from silo.messaging.direct_lane import DirectLane
+from silo.messaging.direct_lane import DirectLane, Way
 from silo.messaging.greeting import (
     NONCE_BYTES,
     Credentials,
@@ -302,43 +302,48 @@ class Links:
     async def _carry_on_best(self, link: Link, greeted: _Greeted) -> None:
         """Carry the link over the stream of gRPC, of which the direct lane takes the place once it can be had."""
         lane = self._lane
-        if lane is None or not greeted.terms.direct:
+        ways = [] if lane is None else lane.ways(greeted.terms.direct, greeted.terms.local)
+        if lane is None or not ways:
             await self._carry_dialled(link, greeted)
             return
-        loop = asyncio.get_running_loop()
+        loop, peer = asyncio.get_running_loop(), link.peer.name
         carrying = loop.create_task(self._carry_dialled(link, greeted))
         try:
             while not carrying.done():
-                await asyncio.wait({carrying}, timeout=lane.avoided_s(link.peer.name, loop.time()))
+                now = loop.time()
+                avoided_s = {way: lane.avoided_s(peer, way, now) for way in ways}
+                way = min(ways, key=avoided_s.__getitem__)  # the best of those that may be tried
+                await asyncio.wait({carrying}, timeout=avoided_s[way])
                 if not carrying.done():
-                    await self._carry_directly(link, lane, greeted.terms.direct)
+                    await self._carry_directly(link, lane, way)
             carrying.result()
         finally:
             carrying.cancel()
             await asyncio.gather(carrying, return_exceptions=True)
 
-    async def _carry_directly(self, link: Link, lane: DirectLane, endpoint: str) -> None:
+    async def _carry_directly(self, link: Link, lane: DirectLane, way: Way) -> None:
         """Carry the link over the peer's direct lane, for as long as that lasts; where it cannot be had, at no time."""
         loop, limits, nonce = asyncio.get_running_loop(), self._limits, link.session.nonce
+        peer, endpoint = link.peer.name, way.endpoint
         within_s = limits.greeting_timeout_s
         try:
             direct = await self._dial(
-                lane.transport, endpoint, nonce, expects=link.peer.silo, last=link.opened, within_s=within_s
+                way.transport, endpoint, nonce, expects=link.peer.silo, last=link.opened, within_s=within_s
             )
         except (ConnectionLost, Refused) as error:
-            log.info("link.direct_lane_missed", peer=link.peer.name, endpoint=endpoint, why=str(error))
-            lane.missed(link.peer.name, loop.time(), limits)
+            log.info("link.direct_lane_missed", peer=peer, endpoint=endpoint, why=str(error))
+            lane.missed(peer, way, loop.time(), limits)
             return
         began = loop.time()
         await self._carry_dialled(link, direct)
         lasted_s = loop.time() - began
         if lasted_s >= limits.direct_trust_s:
-            lane.held(link.peer.name)
+            lane.held(peer, way)
         elif link.ending is None and not link.attached:
-            log.info("link.direct_lane_lost", peer=link.peer.name, after_s=round(lasted_s, 3))
-            lane.lost(link.peer.name, loop.time(), limits)
+            log.info("link.direct_lane_lost", peer=peer, endpoint=endpoint, after_s=round(lasted_s, 3))
+            lane.lost(peer, way, loop.time(), limits)
         else:  # such as when two silos dial each other, and another connection has the link
-            lane.missed(link.peer.name, loop.time(), limits)
+            lane.missed(peer, way, loop.time(), limits)
 
     async def _carry_dialled(self, link: Link, greeted: _Greeted) -> None:
         session, terms, connection = link.session, greeted.terms, greeted.connection
@@ -373,9 +378,10 @@ class Links:
             resumes = before is not None and before.session.peer_nonce in (b"", hello.session)
             nonce = before.session.nonce if before is not None and resumes else self._offer(peer.name, hello.session)
             received = before.session.received if before is not None and resumes else 0
-            direct = self._lane.endpoint if self._lane is not None else ""
+            lane = self._lane
+            direct, local = (lane.endpoint, lane.local_endpoint) if lane is not None else ("", "")
             await connection.write(
-                greeting.welcome(challenge=self._nonce(), session=nonce, received=received, direct=direct)
+                greeting.welcome(challenge=self._nonce(), session=nonce, received=received, direct=direct, local=local)
             )
             proof = greeting.on_proof(await _next(connection))
         except Refused as error:

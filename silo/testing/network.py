@@ -57,11 +57,15 @@ class MemoryNetwork(Wires):
         self._listeners: dict[str, MemoryListener] = {}
         self._port = FIRST_PORT
 
-    def transport(self, node: Node | str) -> MemoryTransport:
-        """The network as one node reaches it. A Node's sockets close when it is killed; a mere name is never killed."""
+    def transport(self, node: Node | str, way: str = "") -> MemoryTransport:
+        """The network as one node reaches it. A Node's sockets close when it is killed; a mere name is never killed.
+
+        Args:
+            way: by which name what is dialled here can be troubled apart from the rest.
+        """
         if isinstance(node, str):
-            return MemoryTransport(self, node)
-        transport = MemoryTransport(self, node.name)
+            return MemoryTransport(self, node, way)
+        transport = MemoryTransport(self, node.name, way)
         node.on_kill(transport.sever)
         return transport
 
@@ -146,9 +150,10 @@ class MemoryListener:
 class MemoryTransport:
     """The network as one node reaches it; a `Transport`."""
 
-    def __init__(self, network: MemoryNetwork, node: str) -> None:
+    def __init__(self, network: MemoryNetwork, node: str, way: str) -> None:
         self._network = network
         self._node = node
+        self._way = way
         self._dialled: dict[MemoryConnection, None] = {}
         self._listeners: list[MemoryListener] = []
         self._closed = False
@@ -168,17 +173,17 @@ class MemoryTransport:
         network = self._network
         known = network.listener(endpoint)
         there = endpoint if known is None else known.node
-        await network.cross(self._node, there)
+        await network.cross(self._node, there, self._way)
         listener = network.listener(endpoint)
         if listener is None:
-            await network.cross(there, self._node)
+            await network.cross(there, self._node, self._way)
             raise ConnectionLost(f"nobody listens at {endpoint}")
-        connection, other = network.connect(self._node, listener.node, endpoint)
+        connection, other = network.connect(self._node, listener.node, endpoint, self._way)
         self._dialled = {dialled: None for dialled in self._dialled if not dialled.is_over}
         self._dialled[connection] = None
         listener.take(other)
         try:
-            await network.cross(listener.node, self._node)
+            await network.cross(listener.node, self._node, self._way)
         except BaseException:
             connection.finish(Reset("the dialler gave up"))
             raise

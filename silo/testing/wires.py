@@ -47,9 +47,10 @@ class Waiters:
 class Wire:
     """One direction of a connection: what is on its way, and what has arrived and waits for the reader."""
 
-    def __init__(self, network: Wires, number: int, source: str, target: str) -> None:
+    def __init__(self, network: Wires, number: int, source: str, target: str, way: str) -> None:
         self.number = number
         self.ends = (source, target)
+        self.way = way
         self.opposite: Wire
         self.ended = False
         """Whether the last item has arrived: the reader's end knows that the other is gone."""
@@ -80,7 +81,7 @@ class Wire:
 
     def schedule(self) -> None:
         """See to it that the next item arrives when it is due, unless the way is cut."""
-        if self._timer is not None or not self._travelling or self._network.is_cut(*self.ends):
+        if self._timer is not None or not self._travelling or self._network.is_cut(*self.ends, self.way):
             return
         due, now = self._travelling[0][0], self._loop.time()
         if due < now:  # it was held by a cut, and is sent again
@@ -90,7 +91,7 @@ class Wire:
     def _arrive(self) -> None:
         self._timer = None
         now = self._loop.time()
-        while self._travelling and not self._network.is_cut(*self.ends):
+        while self._travelling and not self._network.is_cut(*self.ends, self.way):
             due, item = self._travelling[0]
             if due > now:
                 self.schedule()
@@ -235,20 +236,33 @@ class Wires:
         self.window_messages = window_messages
         self._delay_s = delay_s
         self._delays: dict[tuple[str, str], tuple[float, float]] = {}
-        self._cuts: set[tuple[str, str]] = set()
+        self._cuts: set[tuple[str, str, str | None]] = set()
+        """From whom to whom, and by which way; None for all."""
         self._wires: dict[Wire, None] = {}
         self._healed = Waiters()
         self._connections = 0
 
-    def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """Let nothing through from a to b (and from b to a). What is sent is held until the cut is healed."""
-        self._cuts.add((a, b))
-        if not one_way:
-            self._cuts.add((b, a))
+    def cut(self, a: str, b: str, *, one_way: bool = False, way: str | None = None) -> None:
+        """Let nothing through from a to b (and from b to a). What is sent is held until the cut is healed.
 
-    def heal(self, a: str | None = None, b: str | None = None) -> None:
-        """End the cuts between a and b, those of a, or all of them; what was held arrives after its travelling time."""
-        self._cuts = {pair for pair in self._cuts if not ((a is None or a in pair) and (b is None or b in pair))}
+        Args:
+            way: the only one that is cut, as a transport was given it; None for all of them.
+        """
+        self._cuts.add((a, b, way))
+        if not one_way:
+            self._cuts.add((b, a, way))
+
+    def heal(self, a: str | None = None, b: str | None = None, *, way: str | None = None) -> None:
+        """End the cuts between a and b, those of a, or all of them; what was held arrives after its travelling time.
+
+        Args:
+            way: only cuts of this way alone are ended; None for all of them.
+        """
+        self._cuts = {
+            (source, target, cut_way)
+            for source, target, cut_way in self._cuts
+            if (way is not None and way != cut_way) or not {a, b} - {None} <= {source, target}
+        }
         for wire in list(self._wires):
             wire.schedule()
         self._healed.wake()
@@ -258,9 +272,10 @@ class Wires:
         """Whether anything is cut."""
         return bool(self._cuts)
 
-    def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing comes through from the source to the target."""
-        return bool(self._cuts) and (source, target) in self._cuts
+    def is_cut(self, source: str, target: str, way: str = "") -> bool:
+        """Whether nothing comes through from the source to the target that way."""
+        cuts = self._cuts
+        return bool(cuts) and ((source, target, None) in cuts or (source, target, way) in cuts)
 
     def delay(self, a: str, b: str, delay_s: tuple[float, float] | None) -> None:
         """Set the range of travelling times between a and b, both ways; None for the usual one."""
@@ -270,9 +285,17 @@ class Wires:
             else:
                 self._delays[pair] = delay_s
 
-    def reset(self, a: str, b: str | None = None) -> int:
-        """Break all connections between a and b, or all of a's, and return how many. Both ends know at once."""
-        doomed = [wire for wire in self._wires if a in wire.ends and (b is None or b in wire.ends)]
+    def reset(self, a: str, b: str | None = None, *, way: str | None = None) -> int:
+        """Break all connections between a and b, or all of a's, and return how many. Both ends know at once.
+
+        Args:
+            way: only those that go this way; None for all of them.
+        """
+        doomed = [
+            wire
+            for wire in self._wires
+            if a in wire.ends and (b is None or b in wire.ends) and (way is None or way == wire.way)
+        ]
         for wire in doomed:
             wire.break_off("it was reset")
         return len({wire.number for wire in doomed})
@@ -282,11 +305,13 @@ class Wires:
         low, high = self._delays.get((source, target), self._delay_s) if self._delays else self._delay_s
         return low + (high - low) * self.rng.random()
 
-    def connect(self, source: str, target: str, endpoint: str) -> tuple[MemoryConnection, MemoryConnection]:
+    def connect(
+        self, source: str, target: str, endpoint: str, way: str = ""
+    ) -> tuple[MemoryConnection, MemoryConnection]:
         """A new connection: the dialler's end, and the listener's."""
         self._connections += 1
-        out = Wire(self, self._connections, source, target)
-        back = Wire(self, self._connections, target, source)
+        out = Wire(self, self._connections, source, target, way)
+        back = Wire(self, self._connections, target, source, way)
         out.opposite, back.opposite = back, out
         return MemoryConnection(out, back, endpoint), MemoryConnection(back, out, source)
 
@@ -298,9 +323,9 @@ class Wires:
         """Nothing travels on the wire any more."""
         self._wires.pop(wire, None)
 
-    async def cross(self, source: str, target: str) -> None:
+    async def cross(self, source: str, target: str, way: str = "") -> None:
         """Travel once from the source to the target, waiting while the way is cut."""
         await asyncio.sleep(self.draw_delay(source, target))
-        while self.is_cut(source, target):
+        while self.is_cut(source, target, way):
             await self._healed.wait()
             await asyncio.sleep(self.draw_delay(source, target))

@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from silo.directory.lease_post import LeasePost
 from silo.directory.lease_settings import LeaseSettings
@@ -18,6 +19,9 @@ from silo.surroundings import Surroundings
 from silo.testing.network import DELAY_S, MemoryNetwork
 from silo.testing.nodes import Node
 from silo.testing.store import DistantDirectory, LeaseRoad, StorageWay, Store, TableWay
+
+DIRECT_LANE: Final = "direct lane"
+"""The way of the network by which silos talk once they have met."""
 
 
 class World:
@@ -52,7 +56,7 @@ class World:
         storage_way = StorageWay(self.store, name)
         return Surroundings(
             open_transport=lambda _services: self.network.transport(node),
-            open_direct=lambda: self.network.transport(node),
+            open_direct=lambda: self.network.transport(node, DIRECT_LANE),
             open_directory=lambda: DistantDirectory(self.store, self.rows, name),
             open_membership=lambda: LoopMembership(
                 self.table,

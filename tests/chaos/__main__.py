@@ -1,4 +1,4 @@
-"""Run the chaos bench: `python -m tests.chaos [--minutes M] [--seed S] [--silos N] [--wipe] [--json]`.
+"""Run the chaos bench: `python -m tests.chaos [--minutes M] [--seed S] [--silos N] [--lane WAY] [--wipe] [--json]`.
 
 It prints each act as it begins, and counts at the end. Exit code 0: every promise was kept; 1: one was not, and what
 was seen is kept in a folder, with the command that plays the same schedule again.
@@ -19,6 +19,7 @@ from typing import Final, cast
 
 from silo.application import run_on
 from tests.chaos.bench import Bench, Plan
+from tests.chaos.cluster import Lane
 from tests.chaos.verdict import Verdict
 
 VIOLATIONS_SHOWN: Final = 20
@@ -30,6 +31,13 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=2.0, help="how long the storm lasts (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="of the schedule; a new one where none is given")
     parser.add_argument("--silos", type=int, default=3, help="(default: %(default)s)")
+    parser.add_argument(
+        "--lane",
+        type=Lane,
+        choices=[*Lane],
+        default=Lane.TCP,
+        help="by which way silos talk once they have met; what goes by sockets nobody can trouble (default: tcp)",
+    )
     parser.add_argument("--lease", type=float, default=2.0, help="of the silos, in seconds (default: %(default)s)")
     parser.add_argument("--wipe", action="store_true", help="also wipe Redis, and set it back to an earlier state")
     parser.add_argument("--json", action="store_true", help="print the counts as JSON")
@@ -41,11 +49,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Run what the command line asks for; 0 if every promise was kept."""
     options = _parse(arguments)
     seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
-    plan = Plan(options.minutes * 60, seed, silos=options.silos, lease_s=options.lease, wipe=options.wipe)
+    plan = Plan(
+        options.minutes * 60, seed, silos=options.silos, lease_s=options.lease, wipe=options.wipe, lane=options.lane
+    )
     folder: Path = options.evidence or Path(tempfile.mkdtemp(prefix=f"silo-chaos-{seed}-"))
     folder.mkdir(parents=True, exist_ok=True)
     again = f"python -m tests.chaos --minutes {options.minutes:g} --seed {seed} --silos {options.silos}"
-    again += f" --lease {options.lease:g}" + (" --wipe" if options.wipe else "")
+    again += f" --lease {options.lease:g} --lane {options.lane}" + (" --wipe" if options.wipe else "")
     print(f"{again}  (evidence in {folder})", file=sys.stderr, flush=True)
     verdict = play(plan, folder)
     if options.json:

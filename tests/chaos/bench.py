@@ -17,7 +17,7 @@ from silo.reference import with_timeout
 from silo.testing.history import PATIENT_S, Violation
 from silo.testing.witness import read_events
 from tests.chaos.census import all_taken, disagreements
-from tests.chaos.cluster import CLUSTER, ChaosCluster
+from tests.chaos.cluster import CLUSTER, ChaosCluster, Lane
 from tests.chaos.grains import Relay, Tallied
 from tests.chaos.moves import MoveStream
 from tests.chaos.nemesis import Nemesis
@@ -44,6 +44,7 @@ class Plan:
     Args:
         call_rate: calls per second of each caller, about.
         move_rate: migrations per second.
+        lane: by which ways the silos have the direct lane.
     """
 
     seconds: float
@@ -56,6 +57,7 @@ class Plan:
     move_rate: float = 18.0
     warm_s: float = 5.0
     wipe: bool = False
+    lane: Lane = Lane.TCP
 
     @property
     def settle_s(self) -> float:
@@ -99,6 +101,7 @@ class Bench:
             grains=plan.grains,
             rate=plan.call_rate,
             rng=rng,
+            lane=plan.lane,
         )
         async with cluster, cluster.client() as client:
             nemesis = Nemesis(cluster, plan.lease_s, self.tell)
@@ -125,6 +128,9 @@ class Bench:
                 "starts_failed": cluster.starts_failed,
                 "answers_lost": cluster.network.answers_lost,
                 "unnamed": cluster.network.unnamed,
+                "pieces_carried": dict(cluster.network.carried),
+                "pieces_held": dict(cluster.network.held),
+                "connections_broken": dict(cluster.network.broken),
             }
         events = read_events(cluster.file)
         return judge(events, self._violations, plan.settle_s, nemesis.done, moves.outcomes, counts)

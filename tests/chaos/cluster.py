@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import os
 import random
 import socket
 import sys
 import time
 from collections import Counter as Tally
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -24,7 +25,7 @@ from silo.testing.processes import ProcessCluster, SiloProcess, SiloProcessFaile
 from silo.testing.witness import Event, FileWitness, What
 from tests.chaos.callers import Answer
 from tests.chaos.members import MembersWatch
-from tests.chaos.network import Network
+from tests.chaos.network import LANE, Network
 from tests.chaos.schedule import REDIS
 from tests.process.grains import WITNESS_VARIABLE
 
@@ -36,9 +37,26 @@ START_TRIES_MAX: Final = 20
 ANSWER_TIMEOUT_S: Final = 60.0
 """How long a caller may take to answer a command: all of its calls have ended by then."""
 SHUTDOWN_TIMEOUT_S: Final = 15.0
+LANE_RETRY_S: Final = 1.0
+"""So soon after the direct lane broke it is taken again: it is to be there when the next fault comes."""
 STALL_S: Final = 0.75
 """A machine on which nothing ran for so long has befallen the cluster, too: it counts as a fault, and as a pause."""
 LOOK_EVERY_S: Final = 0.1
+
+
+class Lane(enum.StrEnum):
+    """By which ways the silos of a run have the direct lane."""
+
+    TCP = "tcp"
+    SOCKETS = "sockets"
+    OFF = "off"
+
+
+LANE_SETTINGS: Final[Mapping[Lane, Sequence[str]]] = {
+    Lane.TCP: ["direct_local=false"],
+    Lane.SOCKETS: [],
+    Lane.OFF: ["direct=false"],
+}
 
 
 class CallerProcess:
@@ -66,6 +84,7 @@ class ChaosCluster:
     Args:
         folder: where witness, logs and the server's data go.
         rng: seeds the callers.
+        lane: by which ways silos have the direct lane. What goes by sockets goes through no door.
     """
 
     def __init__(
@@ -78,6 +97,7 @@ class ChaosCluster:
         grains: int,
         rate: float,
         rng: random.Random,
+        lane: Lane = Lane.TCP,
     ) -> None:
         self.silos = tuple(silos)
         self.file = folder / "witness.jsonl"
@@ -95,6 +115,7 @@ class ChaosCluster:
         self._lease_s = lease_s
         self._grains = grains
         self._rate = rate
+        self._lane = lane
         self._rng = rng
         self.callers: dict[str, CallerProcess] = {}
         self.up: dict[str, SiloProcess] = {}
@@ -231,15 +252,19 @@ class ChaosCluster:
             port: int = listener.getsockname()[1]
             lane_port: int = lane.getsockname()[1]
         door = await self.network.door(name, host, port)
-        lane_door = await self.network.door(name, host, lane_port)
+        lane_door = await self.network.door(name, host, lane_port, way=LANE)
         self._endpoints[name] = f"{host}:{port}"
         self.network.know(name, f"127.0.0.1:{door}@")
         self._options[name] = ["--advertise", f"127.0.0.1:{door}", "--redis", await self._redis_door(name)]
-        for setting in (f"direct_port={lane_port}", f"direct_advertise=127.0.0.1:{lane_door}"):
+        for setting in (
+            f"direct_port={lane_port}",
+            f"direct_advertise=127.0.0.1:{lane_door}",
+            *LANE_SETTINGS[self._lane],
+        ):
             self._options[name] += ["--set", setting]
 
     async def _redis_door(self, name: str) -> str:
-        door = await self.network.door(REDIS, "127.0.0.1", self.redis.port, dialler=name)
+        door = await self.network.door(REDIS, "127.0.0.1", self.redis.port, dialler=name, way=REDIS)
         return f"redis://127.0.0.1:{door}"
 
     async def _start_caller(self, name: str) -> None:
@@ -264,7 +289,12 @@ class ChaosCluster:
             ["tests.chaos.grains"],
             redis=self.redis.url,
             cluster=CLUSTER,
-            settings={"lease.lease_s": self._lease_s, "migration.shutdown_timeout_s": SHUTDOWN_TIMEOUT_S},
+            settings={
+                "lease.lease_s": self._lease_s,
+                "migration.shutdown_timeout_s": SHUTDOWN_TIMEOUT_S,
+                "link.direct_trust_s": LANE_RETRY_S,
+                "link.direct_retry_s": LANE_RETRY_S,
+            },
             environment={WITNESS_VARIABLE: str(self.file), "PYTHONPATH": str(ROOT)},
             logs=self._folder / "logs",
         )

@@ -3,6 +3,9 @@
 A party is known by its name: `silo-1`, `caller-1`, `redis`. What flows from one party to another is a road. All
 connections between two parties share their two roads, whoever of them has dialled. Who dials a silo says so in its
 first words, and those are held already where the road is blocked; management greets nobody, and is never troubled.
+
+Silos have two doors each, one for streams and one for the direct lane. What befalls a road befalls both; how much of it
+does is counted for each.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections import Counter as Tally
 from collections import defaultdict
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -22,6 +26,8 @@ CLOSE_TIMEOUT_S: Final = 5.0
 """How long the last words on a connection may take to be written."""
 GREETING_BYTES_MAX: Final = 16_384
 """Who has not said by then who it is belongs to nobody."""
+STREAM: Final = "stream"
+LANE: Final = "direct lane"
 RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 """SO_LINGER: on, for no time. Closing then sends RST."""
 
@@ -35,6 +41,11 @@ class Road:
         """So many pieces more are swallowed, each with its connection."""
         self._open = asyncio.Event()
         self._open.set()
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether what is on it passes at once."""
+        return not self.delay_s and self._open.is_set()
 
     def block(self) -> None:
         """Let nothing pass until it is cleared."""
@@ -66,6 +77,7 @@ class _Connection:
     listener: str
     near: asyncio.StreamWriter
     far: asyncio.StreamWriter
+    way: str
     there: Road = field(default_factory=Road)
     back: Road = field(default_factory=Road)
     dialler: str | None = None
@@ -88,6 +100,12 @@ class Network:
         self.answers_lost = 0
         self.unnamed = 0
         """Connections whose dialler never said who it was."""
+        self.carried: Tally[str] = Tally()
+        """Pieces that were carried, by the way that they went."""
+        self.held: Tally[str] = Tally()
+        """Those of them that had to wait, because their road was slow or blocked."""
+        self.broken: Tally[str] = Tally()
+        """Connections that were reset, or lost an answer and were."""
         self._tokens: dict[bytes, str] = {}
         self._roads: dict[tuple[str, str], Road] = {}
         self._connections: defaultdict[frozenset[str], set[_Connection]] = defaultdict(set)
@@ -112,15 +130,16 @@ class Network:
         """Whoever says this at the beginning of a connection is that party."""
         self._tokens[token.encode()] = party
 
-    async def door(self, listener: str, host: str, port: int, *, dialler: str | None = None) -> int:
+    async def door(self, listener: str, host: str, port: int, *, dialler: str | None = None, way: str = STREAM) -> int:
         """Open a way to a party that listens there; returns the door's own port on loopback.
 
         Args:
+            way: under which name what it carries is counted.
             dialler: the only party that uses this door; where there is none, diallers say who they are.
         """
 
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            carrying = self._carry(reader, writer, dialler, listener, (host, port))
+            carrying = self._carry(reader, writer, dialler, listener, (host, port), way)
             task = asyncio.get_running_loop().create_task(carrying, name=f"{dialler or 'somebody'} to {listener}")
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
@@ -140,6 +159,7 @@ class Network:
         connections = list(self._connections[frozenset((one, other))])
         for connection in connections:
             connection.reset()
+            self.broken[connection.way] += 1
         return len(connections)
 
     def heal(self) -> None:
@@ -154,13 +174,14 @@ class Network:
         dialler: str | None,
         listener: str,
         address: tuple[str, int],
+        way: str,
     ) -> None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 far_reader, far_writer = await asyncio.open_connection(*address)
         except OSError:  # nobody listens there now; a timeout is one, too
             return
-        connection = _Connection(listener, writer, far_writer)
+        connection = _Connection(listener, writer, far_writer, way)
         if dialler is not None:
             self._name(connection, dialler)
         try:
@@ -212,11 +233,15 @@ class Network:
 
     async def _pass(self, piece: bytes, road: Road, writer: asyncio.StreamWriter, connection: _Connection) -> bool:
         """Carry one piece; False where it was lost, and the connection with it."""
+        self.carried[connection.way] += 1
+        if not road.is_clear:
+            self.held[connection.way] += 1
         await road.passed()
         if writer.is_closing():
             return False
         if road.loses():
             self.answers_lost += 1
+            self.broken[connection.way] += 1
             connection.reset()
             return False
         writer.write(piece)

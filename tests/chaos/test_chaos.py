@@ -9,6 +9,7 @@ import pytest
 
 from silo.application import Loop, run_on
 from tests.chaos.bench import Bench, Plan
+from tests.chaos.network import LANE, STREAM
 from tests.chaos.schedule import OF_WIPES, REDIS, Act, Beat
 from tests.chaos.verdict import Verdict
 
@@ -49,3 +50,5 @@ def test_no_overlap_loss_repetition_or_leak_under_kills_freezes_restarts_moves_a
     assert verdict.counts["faults"] == len(STORY) - 1
     assert verdict.counts["migrations"] > 20
     assert verdict.counts["calls"]["value"] > 200
+    assert verdict.counts["pieces_carried"][STREAM] > 200
+    assert verdict.counts["pieces_carried"][LANE] > 50, "the lane is proxied, too"

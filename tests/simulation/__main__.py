@@ -105,6 +105,7 @@ def _summary(results: list[Result], wall_s: float) -> dict[str, object]:
         **dict(sorted(outcomes.items())),
         **dict(sorted(errors.items())),
         "moves": sum(result.moves for result in results),
+        "lanes_broken": sum(result.lanes_broken for result in results),
         "wall_s": round(wall_s, 1),
         "seeds_per_s": round(len(results) / wall_s, 1),
     }

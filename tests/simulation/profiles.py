@@ -41,13 +41,15 @@ class Act(enum.StrEnum):
     """Let the store forget all rows of directory and members."""
     STORE_SET_BACK = "store_set_back"
     """Let the store start again with the rows that it had a while ago."""
+    LANE = "lane"
+    """Break, hold or cut the direct lane between two silos, and leave them the stream."""
 
 
 PLANNED = (Act.MOVE, Act.MOVE_BATCH, Act.STAMPEDE, Act.STAMPEDE, Act.JOIN, Act.DRAIN, Act.RESTART)
 """What an operator does: no call may be lost by it, nor any state."""
 UNNOTICED = (Act.RESET, Act.SLOW, Act.HICCUP)
 """What links bridge: no call may be lost by it either."""
-FAULTS = frozenset(Act) - frozenset(PLANNED) - frozenset(UNNOTICED)
+FAULTS = frozenset(Act) - frozenset(PLANNED) - frozenset(UNNOTICED) - {Act.LANE}
 """What may cost calls, and the state of what dies; never a promise."""
 
 
@@ -78,6 +80,7 @@ PROFILES = (
             *(Act.STORE_WIPED, Act.STORE_WIPED, Act.STORE_SET_BACK, Act.STORE_SET_BACK),
         ),
     ),
+    Profile("lanes", (Act.MOVE, Act.MOVE_BATCH, Act.STAMPEDE, Act.LANE, Act.LANE, Act.LANE), (0.05, 0.8)),
     Profile("everything", tuple(Act)),
 )
 

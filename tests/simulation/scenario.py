@@ -22,6 +22,7 @@ from silo.testing.store import STORE
 from silo.testing.tasks import describe_task
 from silo.testing.virtual_time import SimulationFailure, VirtualTimeLoop
 from silo.testing.witness import Ended, ListWitness, What
+from silo.testing.world import DIRECT_LANE
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.grains import Counter, Relay, Stage, staged, witnessed
 from tests.simulation.load import Caller
@@ -40,6 +41,9 @@ DEADLINES_PLANNED_S = (15.0, 30.0)
 """Where no call may be lost, deadlines are long enough for what is planned."""
 PAUSES_S = (4.0, 7.0, 8.0, 9.0)
 """A silo that is frozen for more than about six seconds is replaced, and wakes up among its own successors."""
+LANE_HELD_S = (0.05, 1.2)
+LANE_CUT_S = (2.0, 5.0)
+"""Links notice in between that nothing comes: `LANES_COME_AND_GO`."""
 STAMPEDE_CALLS = 2
 SILOS_MAX = 5
 VIRTUAL_S_MAX = 600.0
@@ -62,6 +66,8 @@ class Result:
     errors: dict[str, int] = field(default_factory=dict[str, int])
     """By which errors calls ended that were not answered, by name."""
     moves: int = 0
+    lanes_broken: int = 0
+    """Direct lanes that were broken while the stream was left alone."""
     acts: dict[str, int] = field(default_factory=dict[str, int])
     settled_s: float = SETTLE_S
     """How long after the last fault its traces were gone; from then on nothing is forgiven."""
@@ -112,6 +118,11 @@ async def _outcomes(*moves: Coroutine[Any, Any, object]) -> None:
     await asyncio.gather(*moves, return_exceptions=True)
 
 
+def _is_about(profile: Profile, act: Act) -> bool:
+    """Whether every world of this profile must have what the act befalls."""
+    return act in profile.acts and profile.acts != tuple(Act)
+
+
 class Scenario:
     """The course of one seed."""
 
@@ -124,7 +135,7 @@ class Scenario:
         self._profile = profile
         self._size = size
         self._result = result
-        self._cluster = SimulatedCluster(loop, random.Random(rng.random()), stage)
+        self._cluster = SimulatedCluster(loop, random.Random(rng.random()), stage, direct=_is_about(profile, Act.LANE))
         self._keys = rng.choice(size.keys)
         self._flashes: list[str] = []
         self._loads: dict[SimulatedClient, tuple[Caller, asyncio.Task[None]]] = {}
@@ -195,6 +206,8 @@ class Scenario:
                     await self._trouble_links(act)
                 case Act.HICCUP:
                     await self._hiccup()
+                case Act.LANE:
+                    await self._trouble_lane()
                 case Act.CUT | Act.CUT_ONE_WAY | Act.ISOLATE:
                     await self._cut(act)
                 case Act.PAUSE:
@@ -278,6 +291,21 @@ class Scenario:
         self._cluster.network.delay(one, other, (0.05, self._rng.choice((0.1, 0.5))))
         await asyncio.sleep(self._rng.uniform(1.0, 4.0))
         self._cluster.network.delay(one, other, None)
+
+    async def _trouble_lane(self) -> None:
+        """The direct lane alone fails: by breaking, or for less or more time than links take to notice it."""
+        network, rng = self._cluster.network, self._rng
+        silos = list(self._cluster.processes)
+        if len(silos) < 2:
+            return
+        one, other = rng.sample(silos, 2)
+        how = rng.choice(("reset", "hold", "cut"))
+        if how != "reset":
+            network.cut(one, other, one_way=rng.random() < 0.5, way=DIRECT_LANE)
+            await asyncio.sleep(rng.uniform(*(LANE_HELD_S if how == "hold" else LANE_CUT_S)))
+            network.heal(one, other, way=DIRECT_LANE)
+        if how != "hold":
+            self._result.lanes_broken += network.reset(one, other, way=DIRECT_LANE)
 
     async def _hiccup(self) -> None:
         if self._rng.random() < 0.5:

@@ -111,6 +111,7 @@ PLANTED: tuple[tuple[Plant, str, Size, str], ...] = (
     (never_fenced, "pauses", SHORT, "one activation"),
     (last_writer_wins, "planned", SHORT, "one activation"),
     (resent_and_taken_twice, "unnoticed", SHORT, "executed once"),
+    (resent_and_taken_twice, "lanes", SHORT, "executed once"),
     (unknown_taken_for_unsent, "partitions", LONG, "executed once"),
     (state_left_behind, "planned", SHORT, "state kept"),
     (queue_turned_around, "moves", SHORT, "order kept"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from silo.testing.logs import quiet
+from silo.testing.witness import Ended
 from tests.simulation.profiles import LONG, LONG_EVERY, PROFILES, SHORT, Profile, profile_of, size_of
 from tests.simulation.scenario import Result, run_seed
 
@@ -28,6 +29,15 @@ def test_a_cluster_keeps_its_promises_whatever_befalls_it(profile: Profile) -> N
         result = run_seed(seed, profile, size)
         assert not result.failure, told(result)
         assert not result.violations, told(result)
+
+
+def test_a_direct_lane_that_breaks_or_stands_still_costs_no_call() -> None:
+    profile = next(each for each in PROFILES if each.name == "lanes")
+    results = [run_seed(seed, profile, SHORT) for seed in range(8)]
+    assert sum(result.lanes_broken for result in results) > len(results)
+    for result in results:
+        assert not result.violations, told(result)
+        assert set(result.outcomes) <= {Ended.VALUE, Ended.CANCELLED}, told(result)
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

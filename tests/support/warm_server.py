@@ -35,6 +35,7 @@ IMPORTED: Final = (
     "silo.management",
     "silo.management_service",
     "silo.messaging.direct_transport",
+    "silo.messaging.local_transport",
     "silo.messaging.grpc_transport",
     "silo.serving",
     "silo.testing.witness",

@@ -13,6 +13,7 @@ from silo.messaging.greeting import DIRECT, Credentials, Identity
 from silo.messaging.limits import LinkLimits
 from silo.messaging.link import Link
 from silo.messaging.links import Links
+from silo.messaging.local_transport import LocalTransport
 from silo.messaging.permissions import Role
 from silo.messaging.transport import Connection, ConnectionLost, Listener, Transport
 from silo.wire.frames import Frame, Reply, Request
@@ -33,19 +34,29 @@ class LaneTransport:
 
     Attributes:
         fails: whether dialling it fails.
+        refused: how often that has failed.
         dialled: the connections that were dialled, the newest last.
     """
 
     def __init__(self, inner: Transport) -> None:
         self.fails = False
+        self.refused = 0
         self.dialled: list[Connection] = []
         self._inner = inner
 
     async def dial(self, endpoint: str) -> Connection:
         if self.fails:
+            self.refused += 1
             raise ConnectionLost(f"{endpoint}: the test has closed it")
-        self.dialled.append(await self._inner.dial(endpoint))
+        try:
+            self.dialled.append(await self._inner.dial(endpoint))
+        except ConnectionLost:
+            self.refused += 1
+            raise
         return self.dialled[-1]
+
+    def reaches(self, endpoint: str) -> bool:
+        return isinstance(self._inner, LocalTransport) and self._inner.reaches(endpoint)
 
     async def listen(self, endpoint: str, accept: Callable[[Connection], Awaitable[None]]) -> Listener:
         return await self._inner.listen(endpoint, accept)
@@ -107,6 +118,7 @@ class Process:
         self.listener = await self.transport.listen(endpoint, self.links.accept)
         if self.lane is not None:
             self.lane_listener = await self.lane.transport.listen(self.lane.endpoint, self.links.accept)
+            self.lane.endpoint = self.lane_listener.endpoint
         return self.listener.endpoint
 
     def on_frame(self, link: Link, frame: Frame) -> None:

@@ -120,7 +120,9 @@ MESSAGES: dict[str, Message] = {
         1, 1, ("feature",), "prod", str(ONE), "silo", ONE, "1.0", TWO, True, bytes(range(16)), bytes(16), b"last"
     ),
     "welcome": Welcome(
-        message_encoder.encode(Terms(1, ("feature",), str(TWO), TWO, "1.0", bytes(range(16)), bytes(16), 4, "a:7001")),
+        message_encoder.encode(
+            Terms(1, ("feature",), str(TWO), TWO, "1.0", bytes(range(16)), bytes(16), 4, "a:7001", "7-0a.sock")
+        ),
         bytes(32),
     ),
     "refusal": Refusal(RefusalCode.TOKEN, "no"),
@@ -178,6 +180,13 @@ def test_a_welcome_of_a_version_before_the_direct_lane_offers_none() -> None:
     read = message_decoder.decode(bytes.fromhex((GOLDEN / "welcome_before_direct.hex").read_text()))
     assert isinstance(read, Welcome)
     assert msgspec.msgpack.decode(read.terms, type=Terms).direct == ""
+
+
+def test_a_welcome_of_a_version_before_sockets_offers_none() -> None:
+    read = message_decoder.decode(bytes.fromhex((GOLDEN / "welcome_before_local.hex").read_text()))
+    assert isinstance(read, Welcome)
+    terms = msgspec.msgpack.decode(read.terms, type=Terms)
+    assert (terms.direct, terms.local) == ("a:7001", "")
 
 
 def test_a_load_of_a_version_before_capacity_is_read_as_of_a_silo_that_has_no_bound() -> None:
