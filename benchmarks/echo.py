@@ -119,13 +119,14 @@ async def serve() -> int:
     await server.start()
     print(port, flush=True)
     reader = asyncio.StreamReader()
-    with contextlib.closing(await _standard_input(reader)):
+    with contextlib.closing(await standard_input(reader)):
         await reader.read()
     await server.stop(None)
     return 0
 
 
-async def _standard_input(reader: asyncio.StreamReader) -> asyncio.ReadTransport:
+async def standard_input(reader: asyncio.StreamReader) -> asyncio.ReadTransport:
+    """Have the reader read this process's standard input, until what is returned is closed."""
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     return transport
