@@ -3,6 +3,9 @@
 Without more it measures the rows that a minute or two is enough for, all of them in each of five rounds. Rows that
 take long (many grains, many silos, silos that leave) are measured once each, in processes of their own, and only with
 --full or where --only names them; --list says which those are.
+
+Peers are measured in the same rounds, those that are installed (pip install 'grain-silo[peers]'): `--only peer` chooses
+them and what they are compared with, `--only peer.casty` one of them. A quick run leaves them out.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -17,9 +21,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from benchmarks import rows_calls, rows_floors, rows_lifecycle, rows_parts, rows_scale, rows_telemetry
+from benchmarks import rows_calls, rows_floors, rows_lifecycle, rows_parts, rows_peers, rows_scale, rows_telemetry
 from benchmarks.bars import BARS
 from benchmarks.harness import Row, Rows, judge, measure
+from benchmarks.peers.known import KNOWN
+from benchmarks.peers.process import python_variable
 from benchmarks.plots import plot
 from benchmarks.report import TABLE_WIDTH, as_json, print_table
 from benchmarks.results import FOLDER, save
@@ -31,7 +37,7 @@ QUICK_ROUNDS, QUICK_SECONDS = 2, 0.1
 
 def all_rows() -> Rows:
     rows = Rows()
-    for module in (rows_floors, rows_calls, rows_lifecycle, rows_parts, rows_telemetry, rows_scale):
+    for module in (rows_floors, rows_calls, rows_lifecycle, rows_parts, rows_telemetry, rows_scale, rows_peers):
         module.add_rows(rows)
     return rows
 
@@ -88,6 +94,13 @@ def parse(rows: Rows, given: list[str] | None = None) -> tuple[argparse.Namespac
         metavar="ROW",
         help="the row, or rows whose name begins so, and what they are compared with; those that take long included",
     )
+    parser.add_argument(
+        "--peer-python",
+        action="append",
+        default=[],
+        metavar="NAME=PYTHON",
+        help="the interpreter that a peer runs under, where it is installed; or SILO_BENCHMARK_PYTHON_NAME names it",
+    )
     parser.add_argument("--full", action="store_true", help="the rows that take long, too: half an hour")
     parser.add_argument("--list", action="store_true", help="name the rows, and measure nothing")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
@@ -116,6 +129,11 @@ def parse(rows: Rows, given: list[str] | None = None) -> tuple[argparse.Namespac
         value = getattr(arguments, name)
         if value is not None and not value > 0:
             parser.error(f"--{name} must be above 0")
+    for each in arguments.peer_python:
+        peer, _, python = each.partition("=")
+        if peer not in KNOWN or not python:
+            parser.error(f"--peer-python {each}: write NAME=PYTHON, where NAME is one of {', '.join(KNOWN)}")
+        os.environ[python_variable(peer)] = python
     try:
         return arguments, rows.chosen(arguments.only, full=arguments.full, quick=arguments.quick)
     except ValueError as error:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
 from benchmarks.meter import Sample, Work, sample
+from benchmarks.peers.process import NotHere
 from benchmarks.stage import Stage
 
 Prepare = Callable[[Stage], Awaitable[Work]]
@@ -57,6 +58,8 @@ class Scene:
 
 MAIN: Final = Scene("main")
 """The rows that are measured together, in rounds."""
+PEERS: Final = Scene("main")
+"""Those of peers: in the same rounds, so that ratios are of one run, but not in a quick one."""
 
 
 def long_scene(name: str, **settings: object) -> Scene:
@@ -248,6 +251,8 @@ async def _measure_in_rounds(
         try:
             works[row.name] = await row.prepare(stage)
             await works[row.name](seconds * WARM_UP_SHARE)
+        except NotHere as error:
+            measured[row.name].skipped = str(error)
         except Exception as error:  # a row that fails is a result, and the report shows it
             works.pop(row.name, None)
             measured[row.name].error = described(error)

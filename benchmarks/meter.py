@@ -26,6 +26,7 @@ class Tally:
         count: what was done, where that is not one for each latency.
         failed: calls that failed, where such are counted and do not end the row.
         bytes_each: what each of them takes in memory, where that is what was measured.
+        cpu_s: seconds of CPU time of the row's processes, where the work knows better: they may become more meanwhile.
     """
 
     latencies_ns: list[int]
@@ -33,6 +34,7 @@ class Tally:
     count: int | None = None
     failed: int | None = None
     bytes_each: float | None = None
+    cpu_s: float | None = None
 
 
 Call = Callable[[], Awaitable[object]]
@@ -104,6 +106,8 @@ async def sample(work: Work, seconds: float, pids: Sequence[int], all_pids: Sequ
     tally = await work(seconds)
     wall_s = time.perf_counter() - begun
     cpu_s, own_s, machine_s = spent.cpu_s(), own.cpu_s(), _machine_s() - machine_before
+    if tally.cpu_s is not None:
+        cpu_s = tally.cpu_s
     count = len(tally.latencies_ns) if tally.count is None else tally.count
     latencies = sorted(tally.latencies_ns)
     return Sample(

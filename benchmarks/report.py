@@ -22,6 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.harness import Judgement, Measured
+from benchmarks.peers.known import PREFIX
 from silo.embedded import EmbeddedServerFailed, find_server
 
 FORMAT = 1
@@ -162,8 +163,11 @@ def print_table(
     for heading in ("x per s", "x p50"):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in measured.values():
-        table.add_row(*_cells(one, measured))
+        if not one.skipped:
+            table.add_row(*_cells(one, measured))
     console.print(table, highlight=False)
+    for names, why in skipped(measured).items():
+        console.print(f"[yellow]{names}: {escape(why)}[/yellow]", highlight=False)
     noise = max((each.noise for one in measured.values() for each in one.samples), default=0.0)
     if noise >= NOISE_NOTED:
         console.print(
@@ -186,10 +190,18 @@ def print_table(
         console.print(f"not judged, since these were not measured: {missing}", highlight=False)
 
 
+def skipped(measured: Mapping[str, Measured]) -> dict[str, str]:
+    """Why rows could not be measured here, by their names; by how they begin where several of a kind share a reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, one in measured.items():
+        if one.skipped:
+            kind = ".".join(name.split(".")[: 2 if name.startswith(PREFIX) else 1])
+            groups.setdefault((kind, one.skipped), []).append(name)
+    return {(names[0] if len(names) == 1 else f"{kind}.*"): why for (kind, why), names in groups.items()}
+
+
 def _cells(one: Measured, measured: Mapping[str, Measured]) -> list[str]:
     row = one.row
-    if one.skipped:
-        return [row.name, *[""] * 5, f"[yellow]{escape(one.skipped)}[/yellow]"]
     if one.error or not one.samples:
         return [row.name, *[""] * 5, f"[red]{escape(one.error)}[/red]"]
     median = one.median

@@ -11,10 +11,10 @@ from benchmarks import rows_floors as floors
 from benchmarks.grains import Counter, Parcel
 from benchmarks.harness import Prepare, Rows, long_scene
 from benchmarks.meter import NS_PER_S, Tally, Work, closed_loop
+from benchmarks.sizes import ACTIVATIONS_IN_FLIGHT
 from benchmarks.stage import BENCH, FURTHER, GATEWAY, REDIS, THIRD, Stage, grains_on
 from silo import Client, MigrationOutcome, Silo, SiloError, with_hint
 
-ACTIVATIONS_IN_FLIGHT = 256
 BATCH_GRAINS = 500
 MANY_GRAINS = 10_000
 BETWEEN_MOVES_CALLS = 10
@@ -36,13 +36,16 @@ AT_A_TIME = 1_000
 # ------------------------------------------------------------------------------------------------------- activations
 
 
-async def _activations(stage: Stage) -> Work:
-    silo, numbers = await stage.silo(), itertools.count()
+def _activations(on: str) -> Prepare:
+    async def prepare(stage: Stage) -> Work:
+        silo, numbers = await stage.silo(), itertools.count()
 
-    async def activate() -> None:
-        await with_hint(silo.grain(Counter, f"new-{next(numbers)}"), GATEWAY).add(1)
+        async def activate() -> None:
+            await with_hint(silo.grain(Counter, f"new-{on}-{next(numbers)}"), on).add(1)
 
-    return lambda seconds: closed_loop([activate] * ACTIVATIONS_IN_FLIGHT, seconds)
+        return lambda seconds: closed_loop([activate] * ACTIVATIONS_IN_FLIGHT, seconds)
+
+    return prepare
 
 
 def _activations_of(count: int) -> Prepare:
@@ -277,7 +280,14 @@ def add_rows(rows: Rows) -> None:
         "activate",
         f"first calls from another silo, {ACTIVATIONS_IN_FLIGHT} in flight, each registered in Redis",
         [BENCH, GATEWAY, REDIS],
-        _activations,
+        _activations(GATEWAY),
+        unit="activation",
+    )
+    rows.add(
+        "activate.local",
+        f"first calls in the same silo, {ACTIVATIONS_IN_FLIGHT} in flight, each registered in Redis",
+        [BENCH, REDIS],
+        _activations(BENCH),
         unit="activation",
     )
     for name, count in (("10k", 10_000), ("100k", 100_000)):

@@ -13,7 +13,10 @@ from typing import Any, Self, TypeVar
 
 from benchmarks.echo import EchoClient
 from benchmarks.idle import IdleSilo
+from benchmarks.peers.known import PREFIX as PEER_PREFIX
+from benchmarks.peers.process import NotHere, PeerProcess, pids_of
 from benchmarks.plain import AS_IT_COMES, PlainEcho
+from benchmarks.tcp import TcpEcho
 from silo import Client, Silo, SiloSettings, with_hint
 from silo.application import Loop
 from silo.directory.redis_directory import RedisDirectory
@@ -25,6 +28,7 @@ GRAINS = "benchmarks.grains"
 BENCH = "bench"
 """This process, and the silo that is embedded in it."""
 ECHO = "echo"
+TCP = "tcp echo"
 PLAIN = "plain echo"
 """The echo's server on asyncio, with gRPC's own settings."""
 PLAIN_CALLER = "plain echo's caller"
@@ -51,8 +55,8 @@ class Stage:
     """Used with `async with`: starts the processes that are named, and ends them.
 
     Args:
-        processes: which of ECHO, PLAIN, IDLE, REDIS and the silos, whose names all begin alike; a silo
-            brings REDIS along.
+        processes: which of ECHO, TCP, PLAIN, IDLE, REDIS and the silos, whose names all begin alike; a silo
+            brings REDIS along. Peers, whose names begin alike, too, are started when they are first asked for.
         settings: of all silos. GATEWAY alone serves clients where they say nothing else.
     """
 
@@ -71,7 +75,10 @@ class Stage:
         self._directory: RedisDirectory | None = None
         self._echo: EchoClient | None = None
         self._echo_endpoint = ""
+        self._tcp: TcpEcho | None = None
+        self._tcp_port = 0
         self._plain: PlainEcho | None = None
+        self._peers: dict[str, PeerProcess | NotHere] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -81,9 +88,12 @@ class Stage:
             async with asyncio.TaskGroup() as starting:
                 if ECHO in self._wanted:
                     starting.create_task(self._start_echo())
+                if TCP in self._wanted:
+                    starting.create_task(self._start_tcp_echo())
                 if PLAIN in self._wanted:
                     starting.create_task(self._start_plain_echo())
-                if self._wanted - {BENCH, ECHO, PLAIN, PLAIN_CALLER}:
+                apart = {each for each in self._wanted if each.startswith(PEER_PREFIX)}
+                if self._wanted - apart - {BENCH, ECHO, TCP, PLAIN, PLAIN_CALLER}:
                     starting.create_task(self._start_cluster())
         except BaseException:
             await self._parts.aclose()
@@ -130,6 +140,9 @@ class Stage:
         port, self._pids[ECHO] = await self._serve("benchmarks.echo", [], {})
         self._echo_endpoint = f"127.0.0.1:{port}"
 
+    async def _start_tcp_echo(self) -> None:
+        self._tcp_port, self._pids[TCP] = await self._serve("benchmarks.tcp", [], {})
+
     async def _start_plain_echo(self) -> None:
         port, self._pids[PLAIN] = await self._serve("benchmarks.echo", [Loop.ASYNCIO], AS_IT_COMES)
         self._plain = await PlainEcho.start(f"127.0.0.1:{port}", _python_path())
@@ -157,15 +170,36 @@ class Stage:
 
     @property
     def all_pids(self) -> tuple[int, ...]:
-        return tuple(self._pids.values())
+        peers = [peer for peer in self._peers.values() if isinstance(peer, PeerProcess)]
+        return (*self._pids.values(), *pids_of(peers))
 
     def pids(self, processes: Sequence[str]) -> tuple[int, ...]:
-        return tuple(self._pids[name] for name in processes)
+        """Their processes; not those of peers, which know their own."""
+        return tuple(self._pids[name] for name in processes if not name.startswith(PEER_PREFIX))
+
+    async def peer(self, name: str) -> PeerProcess:
+        """The caller of that peer. Raises NotHere where the peer is not installed."""
+        if name not in self._peers:
+            try:
+                self._peers[name] = peer = await PeerProcess.start(name)
+                self._parts.push_async_callback(peer.end)
+            except NotHere as error:
+                self._peers[name] = error
+        found = self._peers[name]
+        if isinstance(found, NotHere):
+            raise found
+        return found
 
     async def echo(self) -> EchoClient:
         if self._echo is None:
             self._echo = await self._parts.enter_async_context(EchoClient(self._echo_endpoint))
         return self._echo
+
+    async def tcp_echo(self) -> TcpEcho:
+        if self._tcp is None:
+            self._tcp = await TcpEcho.connect(self._tcp_port)
+            self._parts.callback(self._tcp.close)
+        return self._tcp
 
     @property
     def plain_echo(self) -> PlainEcho:
