@@ -125,11 +125,12 @@ def main(given: list[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     others = dict(item.split("=", 1) for item in arguments.other)
     runs: dict[str, list[dict[str, dict[str, float]]]] = {}
-    for _ in range(arguments.alternations):
-        for choice in CHOICES:
-            runs.setdefault(choice.what, []).append(run(choice, sys.executable))
-        for name, python in others.items():
-            runs.setdefault(name, []).append(run(Undone(name), python))
+    plan = [(choice, sys.executable) for choice in CHOICES]
+    plan += [(Undone(name), python) for name, python in others.items()]
+    for number in range(arguments.alternations):
+        first = number % len(plan)  # another one each time: whatever comes first may find the machine in another state
+        for choice, python in plan[first:] + plan[:first]:
+            runs.setdefault(choice.what, []).append(run(choice, python))
     text = json.dumps({"surroundings": {**surroundings(), **machine()}, "gains": gains(runs)}, indent=1)
     print(text)
     if arguments.save is not None:

@@ -16,11 +16,11 @@ OURS, FLOOR, PEER, BAR = "#0b6e8f", "#b8bec4", "#d98e32", "#b3261e"
 """Colours: the runtime's rows, floors, peers, and what is wanted."""
 INK, PALE = "#26323a", "#6b7780"
 WIDTH_IN, DPI = 9.0, 130
+PAD_IN = 0.1
 LINE_IN = 0.3
 """The height of one row of bars."""
 ROOM = 1.28
 """The length of an axis, in lengths of its longest bar: room for the figure behind it."""
-SEQUENTIAL: Final = ("local.1", "remote.1", "client.1", "fan.10", "ring.3")
 PEER_PREFIX: Final = "peer."
 
 
@@ -56,6 +56,8 @@ def plot(kept: Mapping[str, Any], folder: Path) -> str:
 
 Bars = Sequence[tuple[str, float, str]]
 """A label, a length and a colour each."""
+Panel = tuple[str, Bars, str, float | None]
+"""A title, bars, their unit, and what is wanted of them."""
 
 
 def _lying(axes: Any, title: str, bars: Bars, unit: str, *, wanted: float | None = None) -> None:
@@ -69,6 +71,8 @@ def _lying(axes: Any, title: str, bars: Bars, unit: str, *, wanted: float | None
     axes.set_xlim(0, max(*lengths, wanted or 0.0, 0.0) * ROOM)
     axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
     axes.set_xlabel(unit, loc="left", color=PALE)
+    axes.locator_params(axis="x", nbins=6)
+    axes.xaxis.set_major_formatter("{x:,g}")
     axes.spines["left"].set_visible(False)
     for place, length in zip(places, lengths, strict=True):
         axes.annotate(
@@ -110,7 +114,7 @@ def _beside(rows: Rows, name: str, label: str, figure: str, floors: Mapping[str,
 
 
 def _calls(plt: Any, rows: Rows) -> Any:
-    panels: list[tuple[str, Bars, str]] = []
+    panels: list[Panel] = []
     for name, title, figure, unit, floors in (
         (
             "remote.1",
@@ -143,21 +147,8 @@ def _calls(plt: Any, rows: Rows) -> Any:
     ):
         bars = _beside(rows, name, "Silo", figure, floors)
         if name in rows:
-            panels.append((title, bars, unit))
-    if not panels:
-        return None
-    heights = [len(bars) + 2.4 for _, bars, _ in panels]
-    figure, axes = plt.subplots(
-        len(panels),
-        1,
-        figsize=(WIDTH_IN, sum(heights) * LINE_IN),
-        height_ratios=heights,
-        layout="constrained",
-        squeeze=False,
-    )
-    for one, (title, bars, unit) in zip(axes[:, 0], panels, strict=True):
-        _lying(one, title, bars, unit)
-    return figure
+            panels.append((title, bars, unit, None))
+    return _panels(plt, panels)
 
 
 def _moves(plt: Any, rows: Rows) -> Any:
@@ -182,14 +173,17 @@ def _moves(plt: Any, rows: Rows) -> Any:
         )
         if name in rows
     ]
-    panels = [("Pause of one grain that moves under calls", pauses, "ms: shorter is better", None)] if pauses else []
+    panels: list[Panel] = []
+    if pauses:
+        panels.append(("Pause of one grain that moves under calls", pauses, "ms: shorter is better", None))
     if rates:
         wanted = next(bar.bound for bar in BARS if bar.row == "move.10k")
         panels.append(("Grains that move, of 1 KiB each", rates, "grains per second", wanted))
     return _panels(plt, panels)
 
 
-def _panels(plt: Any, panels: Sequence[tuple[str, Bars, str, float | None]]) -> Any:
+def _panels(plt: Any, panels: Sequence[Panel]) -> Any:
+    """One under the other; None of none."""
     if not panels:
         return None
     heights = [len(bars) + 2.4 for _, bars, _, _ in panels]
@@ -201,6 +195,7 @@ def _panels(plt: Any, panels: Sequence[tuple[str, Bars, str, float | None]]) -> 
         layout="constrained",
         squeeze=False,
     )
+    figure.get_layout_engine().set(h_pad=PAD_IN, w_pad=PAD_IN)
     for one, (title, bars, unit, wanted) in zip(axes[:, 0], panels, strict=True):
         _lying(one, title, bars, unit, wanted=wanted)
     return figure
@@ -240,6 +235,7 @@ def _scale(plt: Any, rows: Rows) -> Any:
     if not drawn:
         return None
     figure, axes = plt.subplots(1, len(drawn), figsize=(WIDTH_IN, 3.1), layout="constrained", squeeze=False)
+    figure.get_layout_engine().set(h_pad=PAD_IN, w_pad=PAD_IN)
     top = max(y for _, points in drawn for _, y in points) * ROOM
     for one, (title, points) in zip(axes[0], drawn, strict=True):
         xs, ys = zip(*points, strict=True)

@@ -17,6 +17,8 @@ IN_FLIGHT = 64
 GRAINS_OF_SILO = 64
 SILOS = (1, 2, 4, 8)
 MEASURED_S = 4.0
+COLLECTED_AFTER_S = 24 * 3600.0
+"""None of many grains is collected while others come."""
 KEYS = "many"
 """How the names of the grains begin that become more."""
 SEED = 1
@@ -83,7 +85,7 @@ def add_rows(rows: Rows) -> None:
             unit="activation",
             scene=long_scene(f"memory.{short(count)}"),
         )
-    many = long_scene("scale.grains")
+    many = long_scene("scale.grains", activation__collect_after_s=COLLECTED_AFTER_S)
     for count in (1_000, 10_000, 100_000, 1_000_000):
         rows.add(
             f"scale.grains.{short(count)}",
