@@ -28,9 +28,12 @@ from benchmarks.idle import Idle
 from silo import Silo, SiloSettings
 from silo.application import run_on
 from silo.embedded import EmbeddedServer
+from silo.settings import ActivationSettings, CallSettings
 
 FIRST = 1_000
 IN_FLIGHT = 1_000
+LONG_S = 24 * 3600.0
+"""For calls, and until idle grains are collected: what is measured here is no time."""
 _STATM = Path("/proc/self/statm")
 
 
@@ -49,7 +52,14 @@ def _resident_bytes() -> int:
 @contextlib.asynccontextmanager
 async def _silo(redis: str) -> AsyncGenerator[Silo]:
     """A silo with the first grains, which are not counted."""
-    settings = SiloSettings(cluster="memory", redis=redis, listen="127.0.0.1:0", name="memory")
+    settings = SiloSettings(
+        cluster="memory",
+        redis=redis,
+        listen="127.0.0.1:0",
+        name="memory",
+        calls=CallSettings(call_timeout_s=LONG_S),
+        activation=ActivationSettings(collect_after_s=LONG_S),
+    )
     silo = Silo(Counter, settings=settings)
     await silo.start()
     try:

@@ -81,8 +81,8 @@ def as_page(kept: Kept) -> str:
                 bars_table(kept),
                 "## Rows",
                 rows_table(kept, [row["name"] for row in kept["rows"]]),
-                "x: multiples of the row beside it. CPU: microseconds of processor time for one, of all processes of the"
-                " row together. noise: cores that others took meanwhile.",
+                "x: multiples of the row beside it. CPU: microseconds of processor time for one, of all processes of"
+                " the row together. noise: cores that others took meanwhile.",
             ]
         )
         + "\n"
@@ -137,32 +137,49 @@ def _bar_cells(bar: Mapping[str, Any]) -> list[str]:
     return [bar["row"], WORDS[bar["figure"]], wanted, found, "ok" if bar["passes"] else "**falls short**"]
 
 
-def rows_table(kept: Kept, names: list[str]) -> str:
-    """These rows. Raises KeyError for one that is not kept."""
+def rows_table(kept: Kept, names: list[str], *, brief: bool = False) -> str:
+    """These rows. Raises KeyError for one that is not kept.
+
+    Args:
+        brief: without what each row is, and beside what.
+    """
     rows = {row["name"]: row for row in kept["rows"]}
     chosen = [rows[name] for name in names]
-    more = [name for name in ("bytes_each", "failed") if any(row.get(name) is not None for row in chosen)]
-    head = ["row", "what", "per s", "p50 µs", "p99 µs", "CPU µs", *(WORDS[name] for name in more), "beside", "× per s"]
-    head += ["× p50"]
-    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "--:|" * (4 + len(more)) + "---|--:|--:|"]
+    figures = [name for name in HEADS if any(row.get(name) is not None for row in chosen)]
+    head = ["row", *([] if brief else ["what"]), *(HEADS[name] for name in figures)]
+    head += [] if brief else ["beside", "× per s", "× p50"]
+    lines = ["| " + " | ".join(head) + " |"]
+    lines += ["|---|" + ("" if brief else "---|") + "--:|" * len(figures) + ("" if brief else "---|--:|--:|")]
     for row in chosen:
-        times = row.get("times") or {}
-        cells = [row["name"], row["what"], *(_figure(row.get(name)) for name in ("per_s", "p50_us", "p99_us"))]
-        cells += [_figure(None if row.get("cpu_s") is None else row["cpu_s"] * 10)]
-        cells += [_figure(row.get(name), whole=True) for name in more]
-        cells += [row["beside"] or "", *(_times(times.get(name)) for name in ("per_s", "p50_us"))]
+        cells = [row["name"], *([] if brief else [row["what"]]), *(_figure(row, name) for name in figures)]
+        if not brief:
+            times = row.get("times") or {}
+            cells += [row["beside"] or "", *(_times(times.get(name)) for name in ("per_s", "p50_us"))]
         if row["error"]:
-            cells[2] = row["error"]
+            cells[1] = row["error"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _figure(value: float | None, *, whole: bool = False) -> str:
+HEADS: Final = {
+    "per_s": "per s",
+    "p50_us": "p50 µs",
+    "p99_us": "p99 µs",
+    "cpu_s": "CPU µs",
+    "bytes_each": "bytes each",
+    "failed": "failed",
+}
+WHOLE_FROM: Final = 100
+"""Figures from here on are shown without decimals."""
+
+
+def _figure(row: Mapping[str, Any], name: str) -> str:
+    value = row.get(name)
     if value is None:
         return ""
-    if whole or value >= 100:  # from here on without decimals
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    if name == "cpu_s":
+        value *= 10  # seconds for 100,000: microseconds for one
+    return f"{value:,.0f}" if value >= WHOLE_FROM or name in ("failed", "bytes_each") else f"{value:.3g}"
 
 
 def _times(value: float | None) -> str:

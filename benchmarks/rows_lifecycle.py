@@ -13,7 +13,7 @@ from benchmarks.harness import Prepare, Rows, long_scene
 from benchmarks.meter import NS_PER_S, Tally, Work, closed_loop
 from benchmarks.sizes import ACTIVATIONS_IN_FLIGHT
 from benchmarks.stage import BENCH, FURTHER, GATEWAY, REDIS, THIRD, Stage, grains_on
-from silo import Client, MigrationOutcome, Silo, SiloError, with_hint
+from silo import Client, MigrationOutcome, Silo, SiloError, with_hint, with_timeout
 
 BATCH_GRAINS = 500
 MANY_GRAINS = 10_000
@@ -29,6 +29,7 @@ DRAIN_TIMEOUT_S = 300.0
 """For a silo that leaves with more than a machine of this kind moves in the time that silos have by default."""
 FIRST_GRAINS = 100
 """Activated before others are counted: they bring about what any activation needs once."""
+ACTIVATED_WITHIN_S = 900.0
 AT_A_TIME = 1_000
 """Grains that are activated at a time where that is not what is measured."""
 
@@ -84,7 +85,9 @@ async def activated(host: Silo | Client, name: str, count: int, silo: str) -> li
     while len(counters) < count:
         batch = range(len(counters), min(len(counters) + AT_A_TIME, count))
         counters += [host.grain(Counter, f"{name}-{number}") for number in batch]
-        await asyncio.gather(*(with_hint(counters[number], silo).add(1) for number in batch))
+        await asyncio.gather(
+            *(with_timeout(with_hint(counters[number], silo), ACTIVATED_WITHIN_S).add(1) for number in batch)
+        )
     return counters
 
 

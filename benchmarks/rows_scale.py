@@ -7,7 +7,7 @@ from functools import partial
 
 from benchmarks.grains import Counter
 from benchmarks.harness import Prepare, Rows, long_scene
-from benchmarks.meter import Tally, Work, closed_loop
+from benchmarks.meter import Call, Tally, Work, closed_loop
 from benchmarks.rows_lifecycle import activated
 from benchmarks.stage import BENCH, GATEWAY, IDLE, REDIS, SILO_PREFIX, Stage, grains_on
 from silo import Silo
@@ -17,6 +17,8 @@ IN_FLIGHT = 64
 GRAINS_OF_SILO = 64
 SILOS = (1, 2, 4, 8)
 MEASURED_S = 4.0
+COLLECTED_AFTER_S = 24 * 3600.0
+"""None of many grains is collected while others come."""
 KEYS = "many"
 """How the names of the grains begin that become more."""
 SEED = 1
@@ -63,12 +65,12 @@ def _silos(names: list[str]) -> Prepare:
 
     async def prepare(stage: Stage) -> Work:
         silo = await stage.silo()
-        calls: list[partial[object]] = []
+        calls: list[Call] = []
         for name in names:
             counters = await grains_on(silo, Counter, f"of-{name}", GRAINS_OF_SILO, name)
             calls += [partial(counters[number % len(counters)].add, 1) for number in range(IN_FLIGHT)]
-        await closed_loop(calls, MEASURED_S / 4)  # type: ignore[arg-type] # calls of grains are awaited
-        return lambda _seconds: closed_loop(calls, MEASURED_S)  # type: ignore[arg-type] # as above
+        await closed_loop(calls, MEASURED_S / 4)
+        return lambda _seconds: closed_loop(calls, MEASURED_S)
 
     return prepare
 
@@ -83,7 +85,7 @@ def add_rows(rows: Rows) -> None:
             unit="activation",
             scene=long_scene(f"memory.{short(count)}"),
         )
-    many = long_scene("scale.grains")
+    many = long_scene("scale.grains", activation__collect_after_s=COLLECTED_AFTER_S)
     for count in (1_000, 10_000, 100_000, 1_000_000):
         rows.add(
             f"scale.grains.{short(count)}",
