@@ -99,7 +99,7 @@ def parse(rows: Rows, given: list[str] | None = None) -> tuple[argparse.Namespac
         action="append",
         default=[],
         metavar="NAME=PYTHON",
-        help="the interpreter that a peer runs under, where it is installed; or SILO_BENCHMARK_PYTHON_NAME names it",
+        help="the interpreter that a peer runs under, where it is installed; or BENCHMARK_PYTHON_NAME names it",
     )
     parser.add_argument("--full", action="store_true", help="the rows that take long, too: half an hour")
     parser.add_argument("--list", action="store_true", help="name the rows, and measure nothing")

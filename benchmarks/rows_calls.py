@@ -97,7 +97,7 @@ def add_rows(rows: Rows) -> None:
             [BENCH, GATEWAY],
             _from_silo(GATEWAY, in_flight),
             beside=floors.echo(in_flight),
-            also=[] if in_flight == 64 else [floors.plain_echo(in_flight)],
+            also=[floors.tcp_echo(in_flight), *([] if in_flight == 64 else [floors.plain_echo(in_flight)])],
         )
     for size, in_flight in (("10k.", 64), ("1m.", 16)):
         rows.add(

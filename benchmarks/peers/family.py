@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-MARK: Final = "SILO_BENCHMARK_PEER"
+MARK: Final = "BENCHMARK_PEER"
 _PROC: Final = Path("/proc")
 _CPU_CLOCK_OF_PROCESS: Final = 2
 """See benchmarks/meter.py."""

@@ -34,8 +34,8 @@ class NotHere(Exception):
 
 
 def python_variable(name: str) -> str:
-    """The environment variable that names the interpreter of a peer."""
-    return f"SILO_BENCHMARK_PYTHON_{name.upper()}"
+    """The environment variable that names the interpreter of a peer; not SILO_…, which are settings of silos."""
+    return f"BENCHMARK_PYTHON_{name.upper()}"
 
 
 def python_of(name: str) -> str:
