@@ -1,7 +1,7 @@
 # The doors of the project. `make check` is the one that CI goes through; `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos check check-mypy check-pyright check-tests prove prove-figures prove-waits prove-clusters prove-simulation prove-handover prove-settling prove-membership explore-settling explore-handover explore-membership format format-check lint mypy pyright imports protos protos-check test test-redis simulation bench coverage clean
+.PHONY: help setup demo chaos check check-mypy check-pyright check-tests prove prove-figures prove-waits prove-clusters prove-simulation prove-handover prove-settling prove-membership explore-settling explore-handover explore-membership format format-check lint mypy pyright imports protos protos-check test test-redis simulation bench bench-check coverage clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 # The environment is as new as what pyproject.toml says, not as its time of change: a checkout installs nothing again.
 SETUP := $(VENV)/.ready-$(shell cksum < pyproject.toml | tr ' ' '-')
 PIP_VERSION := 26.3
-EXTRAS := cloudpickle,embedded,numpy,otel
+EXTRAS := cloudpickle,embedded,numpy,otel,plots
 
 # The tests start many processes: none is to compile anew what the one before has.
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,8 +50,11 @@ $(SETUP): | pyproject.toml
 demo: setup ## a cluster of three silos under load: moved, restarted and killed before your eyes (about 30 s)
 	@$(BIN)/python -m samples.demo $(DEMO_ARGS)
 
-bench: setup ## calls/s and latencies beside a bare echo measured in the same run
+bench: setup ## calls/s, latencies, moves beside bare echoes of the same run; BENCH_ARGS='--full --save' for all of it
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-check: setup ## a short run that fails on bars that are a factor of two off
+	@$(BIN)/python -m benchmarks --quick --check --slack 2
 
 # One step of the check, with the time it took: $(call step,NAME,TARGET).
 define step

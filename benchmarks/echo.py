@@ -25,10 +25,11 @@ from silo.application import Loop, run_on
 
 SERVICE = "silo.benchmarks.Echo"
 METHOD = "Connect"
+UNARY = "Once"
 FRAMES_MAX = 128
 """Calls in one message; the bars are meant beside an echo with this bound. 512 in flight keep both of its ends busy."""
 NUMBER = struct.Struct("<q")
-_HEAD = struct.Struct("<IQ")
+HEAD = struct.Struct("<IQ")
 _aio: Any = grpc.aio  # the published stubs do not know what is used here
 _grpc: Any = grpc
 
@@ -37,7 +38,7 @@ def joined(frames: Iterable[tuple[int, bytes]]) -> bytes:
     """Frames as one message."""
     parts: list[bytes] = []
     for call, payload in frames:
-        parts.append(_HEAD.pack(len(payload), call))
+        parts.append(HEAD.pack(len(payload), call))
         parts.append(payload)
     return b"".join(parts)
 
@@ -46,8 +47,8 @@ def parted(message: bytes) -> Iterator[tuple[int, bytes]]:
     """The frames of a message."""
     at = 0
     while at < len(message):
-        length, call = _HEAD.unpack_from(message, at)
-        at += _HEAD.size
+        length, call = HEAD.unpack_from(message, at)
+        at += HEAD.size
         yield call, message[at : at + length]
         at += length
 
@@ -58,6 +59,7 @@ class EchoClient:
     def __init__(self, endpoint: str) -> None:
         self._channel: Any = _aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         self._stream: Any = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")()
+        self._unary: Any = self._channel.unary_unary(f"/{SERVICE}/{UNARY}")
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._queue: list[tuple[int, bytes]] = []
@@ -83,6 +85,11 @@ class EchoClient:
             self._waiter.set_result(None)
             self._waiter = None
         return future
+
+    async def once(self, payload: bytes) -> bytes:
+        """The same as a unary call of its own, which is not coalesced with others."""
+        answer: bytes = await self._unary(payload)
+        return answer
 
     async def _write(self) -> None:
         while True:
@@ -110,22 +117,30 @@ async def _serve_stream(_requests: object, context: Any) -> None:
         await context.write(joined((call, answered(payload)) for call, payload in parted(message)))
 
 
+async def _serve_unary(payload: bytes, _context: object) -> bytes:
+    return answered(payload)
+
+
 async def serve() -> int:
     """Serve until standard input ends."""
     server: Any = _aio.server(options=SERVER_OPTIONS)
-    stream = _grpc.stream_stream_rpc_method_handler(_serve_stream)
-    server.add_generic_rpc_handlers((_grpc.method_handlers_generic_handler(SERVICE, {METHOD: stream}),))
+    handlers = {
+        METHOD: _grpc.stream_stream_rpc_method_handler(_serve_stream),
+        UNARY: _grpc.unary_unary_rpc_method_handler(_serve_unary),
+    }
+    server.add_generic_rpc_handlers((_grpc.method_handlers_generic_handler(SERVICE, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(port, flush=True)
     reader = asyncio.StreamReader()
-    with contextlib.closing(await _standard_input(reader)):
+    with contextlib.closing(await standard_input(reader)):
         await reader.read()
     await server.stop(None)
     return 0
 
 
-async def _standard_input(reader: asyncio.StreamReader) -> asyncio.ReadTransport:
+async def standard_input(reader: asyncio.StreamReader) -> asyncio.ReadTransport:
+    """Have the reader read this process's standard input, until what is returned is closed."""
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     return transport

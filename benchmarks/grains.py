@@ -74,10 +74,13 @@ class Ring(Grain):
 
 @grain(kind="bench.parcel")
 class Parcel(Grain):
-    """A counter that takes 1 KiB along when it moves."""
+    """A counter that takes 1 KiB along when it moves, or what it was told to."""
 
     total: int = soft_state(default=0)
     ballast: bytes = soft_state(default=b"x" * BALLAST_BYTES)
+
+    async def load(self, size: int) -> None:
+        self.ballast = b"x" * size
 
     async def add(self, amount: int) -> int:
         self.total += amount

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import math
 import os
+import resource
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,21 @@ _CPU_CLOCK_OF_PROCESS = 2
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What one repetition did: how long each call took, and all of them together."""
+    """What one repetition did: how long each call took, and all of them together.
+
+    Args:
+        count: what was done, where that is not one for each latency.
+        failed: calls that failed, where such are counted and do not end the row.
+        bytes_each: what each of them takes in memory, where that is what was measured.
+        cpu_s: seconds of CPU time of the row's processes, where the work knows better: they may become more meanwhile.
+    """
 
     latencies_ns: list[int]
     wall_s: float
+    count: int | None = None
+    failed: int | None = None
+    bytes_each: float | None = None
+    cpu_s: float | None = None
 
 
 Call = Callable[[], Awaitable[object]]
@@ -59,11 +71,14 @@ def looping(calls: Sequence[Call]) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The figures of one repetition, or the medians of several. NaN: not to be had on this platform.
+    """The figures of one repetition, or the medians of several. NaN: not to be had on this platform, or of this row.
 
     Args:
         cpu_s: seconds of CPU time per 100,000 calls, of all the processes that the row names.
         noise: how many cores other processes, and other guests of the host, took meanwhile.
+        wall_s: how long it took.
+        failed: how many calls failed, of a row in which calls may.
+        bytes_each: of memory, of a row that measures that.
     """
 
     count: int
@@ -72,6 +87,9 @@ class Sample:
     p99_us: float
     cpu_s: float
     noise: float
+    wall_s: float = math.nan
+    failed: float = math.nan
+    bytes_each: float = math.nan
 
 
 async def sample(work: Work, seconds: float, pids: Sequence[int], all_pids: Sequence[int]) -> Sample:
@@ -82,12 +100,15 @@ async def sample(work: Work, seconds: float, pids: Sequence[int], all_pids: Sequ
         all_pids: those that are not other load.
     """
     gc.collect()
-    cpu_before, own_before, machine_before = _cpu_s(pids), _cpu_s(all_pids), _machine_s()
+    spent, own = Spent(pids), Spent(all_pids)
+    machine_before = _machine_s()
     begun = time.perf_counter()
     tally = await work(seconds)
     wall_s = time.perf_counter() - begun
-    cpu_s, own_s, machine_s = _cpu_s(pids) - cpu_before, _cpu_s(all_pids) - own_before, _machine_s() - machine_before
-    count = len(tally.latencies_ns)
+    cpu_s, own_s, machine_s = spent.cpu_s(), own.cpu_s(), _machine_s() - machine_before
+    if tally.cpu_s is not None:
+        cpu_s = tally.cpu_s
+    count = len(tally.latencies_ns) if tally.count is None else tally.count
     latencies = sorted(tally.latencies_ns)
     return Sample(
         count,
@@ -96,7 +117,35 @@ async def sample(work: Work, seconds: float, pids: Sequence[int], all_pids: Sequ
         percentile(latencies, 0.99) / 1000,
         cpu_s / count * 100_000 if count else math.nan,
         max(0.0, machine_s - own_s) / wall_s,
+        tally.wall_s,
+        math.nan if tally.failed is None else float(tally.failed),
+        math.nan if tally.bytes_each is None else tally.bytes_each,
     )
+
+
+class Spent:
+    """The CPU time that processes spend from now on, those of them that end meanwhile included.
+
+    What has ended is known by what this process has reaped in the time; so nothing else of its own may end in it.
+    """
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._before = {pid: _cpu_s_of(pid) for pid in pids}
+        self._reaped_before = _reaped_s()
+
+    def cpu_s(self) -> float:
+        """Seconds; NaN where the platform does not tell, or one had ended before."""
+        total, some_ended = 0.0, False
+        for pid, before in self._before.items():
+            after = _cpu_s_of(pid)
+            some_ended |= math.isnan(after)
+            total += (0.0 if math.isnan(after) else after) - before
+        return total + (_reaped_s() - self._reaped_before if some_ended else 0.0)
+
+
+def _reaped_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def percentile(ordered: Sequence[int], share: float) -> float:
@@ -104,10 +153,6 @@ def percentile(ordered: Sequence[int], share: float) -> float:
     if not ordered:
         return math.nan
     return ordered[min(len(ordered) - 1, math.ceil(len(ordered) * share) - 1)]
-
-
-def _cpu_s(pids: Iterable[int]) -> float:
-    return sum(_cpu_s_of(pid) for pid in pids)
 
 
 def _cpu_s_of(pid: int) -> float:

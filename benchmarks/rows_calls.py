@@ -8,14 +8,12 @@ from benchmarks import rows_floors as floors
 from benchmarks.grains import Counter, Fan, Mirror, Ring
 from benchmarks.harness import Prepare, Rows
 from benchmarks.meter import Work, looping
+from benchmarks.sizes import FAN_GRAINS, LOCAL_GRAINS, REMOTE_GRAINS, SIZES
 from benchmarks.stage import BENCH, FURTHER, GATEWAY, REDIS, Stage, grains_on
 from silo import Silo
 
-LOCAL_GRAINS = 16
-REMOTE_GRAINS = 64
 SILOS = (BENCH, GATEWAY, FURTHER)
 """Over which the grains of one call are spread, where it takes several."""
-FAN_GRAINS = 10
 
 
 def _calls(counters: list[Counter], in_flight: int) -> Work:
@@ -41,7 +39,7 @@ def _from_client(to: str, in_flight: int) -> Prepare:
 def _echoed(size: str, in_flight: int) -> Prepare:
     async def prepare(stage: Stage) -> Work:
         mirrors = await grains_on(await stage.silo(), Mirror, f"of-{size}", REMOTE_GRAINS, GATEWAY)
-        body = bytes(floors.SIZES[size])
+        body = bytes(SIZES[size])
         if await mirrors[0].echo(body) != body:
             raise RuntimeError("the mirror does not answer what it should")
         return looping([partial(mirrors[number % len(mirrors)].echo, body) for number in range(in_flight)])
@@ -99,12 +97,12 @@ def add_rows(rows: Rows) -> None:
             [BENCH, GATEWAY],
             _from_silo(GATEWAY, in_flight),
             beside=floors.echo(in_flight),
-            also=[] if in_flight == 64 else [floors.plain_echo(in_flight)],
+            also=[floors.tcp_echo(in_flight), *([] if in_flight == 64 else [floors.plain_echo(in_flight)])],
         )
     for size, in_flight in (("10k.", 64), ("1m.", 16)):
         rows.add(
             f"remote.{size}{in_flight}",
-            f"silo to silo, {floors.SIZES[size] // 1024} KiB echoed, {in_flight} in flight over {REMOTE_GRAINS} grains",
+            f"silo to silo, {SIZES[size] // 1024} KiB echoed, {in_flight} in flight over {REMOTE_GRAINS} grains",
             [BENCH, GATEWAY],
             _echoed(size, in_flight),
             beside=floors.echo(in_flight, size),

@@ -109,13 +109,21 @@ class LoopWatch:
             _log.warning(
                 "membership.loop_slow",
                 busy_s=round(self._silent_s, 1),
-                work=self._name_work(frame),
+                work=self._work_of(frame),
                 stack="".join(traceback.format_stack(frame)[-FRAMES_SHOWN:]) if frame else "(its thread is gone)",
             )
         if self._silent_s < self._loop_stuck_after_s:
             return True
         self._on_stuck(self._silent_s)
         return False
+
+    def _work_of(self, frame: FrameType | None) -> str:
+        """What runs there, by name. The thread goes on meanwhile: what is found half made may cost the name, and not
+        the lease, which would end with this thread."""
+        try:
+            return self._name_work(frame)
+        except Exception as error:
+            return f"(not to be named: {error!r})"
 
     def _frame(self) -> FrameType | None:
         """Where the loop's thread is."""

@@ -10,7 +10,7 @@ import enum
 import gc
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -146,8 +146,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", hidden=True)] = False,
 ) -> int:
     """Run one silo until SIGTERM or Ctrl-C; it then moves its grains elsewhere and ends. A second one ends it now."""
-    flags = {
-        **_pairs(settings, "--set"),
+    named = {
         "cluster": cluster,
         "redis": redis,
         "listen": listen,
@@ -159,6 +158,7 @@ def run(
         LOG_LEVEL: log_level,
         "telemetry.log_format": log_format,
     }
+    flags = _flags(settings, named)
     from silo.configuration import load
 
     effective = load(flags, file=config).settings
@@ -185,7 +185,7 @@ def dev(
     """Run a whole cluster on this machine. A module's `async def main(client)` is run once all silos are ready."""
     # A name of its own, unless one is asked for: in a Redis that is kept, earlier clusters have left their rows.
     name = cluster or f"dev-{secrets.token_hex(3)}"
-    flags = {**_pairs(settings, "--set"), "cluster": name, "redis": redis, LOG_LEVEL: log_level}
+    flags = _flags(settings, {"cluster": name, "redis": redis, LOG_LEVEL: log_level})
     from silo.configuration import load
     from silo.dev_cluster import DevCluster, own_or_given, run_dev_cluster, scenario_of
 
@@ -407,6 +407,11 @@ def _pairs(items: Sequence[str] | None, flag: str) -> dict[str, Any]:
             raise InvalidSettings(f"{flag} takes name=value, not {item!r}")
         pairs[key] = value
     return pairs
+
+
+def _flags(settings: Sequence[str] | None, named: Mapping[str, Any]) -> dict[str, Any]:
+    """What --set gives, and above it the flags that have a name of their own, where they are given."""
+    return {**_pairs(settings, "--set"), **{name: value for name, value in named.items() if value is not None}}
 
 
 def _verdict(outcomes: Sequence[MigrationOutcome]) -> ExitCode:

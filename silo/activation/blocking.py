@@ -16,8 +16,9 @@ def grain_code_of(frame: FrameType | None) -> str:
     while frame is not None:
         found = frame.f_locals
         activation = found.get("self")
-        if isinstance(activation, Activation):  # the runtime's own frame, right above the grain's
+        grain = getattr(activation, "id", None)  # none yet in one that is being made at this moment
+        if isinstance(activation, Activation) and grain is not None:  # the runtime's own frame, right above the grain's
             call = found.get("call")
-            return f"{activation.id}.{call.method}" if isinstance(call, Call) else f"a hook or task of {activation.id}"
+            return f"{grain}.{call.method}" if isinstance(call, Call) else f"a hook or task of {grain}"
         frame = frame.f_back
     return ""

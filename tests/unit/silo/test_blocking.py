@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
 from unittest.mock import patch
 
+from silo.activation.activation import Activation
 from silo.activation.blocking import grain_code_of
 from silo.directory.loop_watch import LOOP_SLOW_AFTER_S, LoopWatch
 from silo.grain import Grain, grain
@@ -29,10 +32,10 @@ def seen_from_another_thread() -> str:
     return found[0]
 
 
-async def log_of_a_watch() -> str:
+async def log_of_a_watch(name_work: Callable[[FrameType | None], str] = grain_code_of) -> str:
     """What a watch writes that finds this loop's thread where it is now."""
     now = 0.0
-    watch = LoopWatch(60.0, lambda _: None, lambda: now, grain_code_of)
+    watch = LoopWatch(60.0, lambda _: None, lambda: now, name_work)
     watch.start()
     watch.stop()
     with patch("silo.directory.loop_watch._log.warning") as warned:
@@ -74,3 +77,23 @@ async def test_what_no_grain_does_is_named_after_none(scene: Scene) -> None:
     assert seen_from_another_thread() == ""
     assert grain_code_of(None) == ""
     assert await log_of_a_watch() == ""
+
+
+class HalfMade(Activation):
+    """One that another thread looks at before it knows its grain."""
+
+    __slots__ = ("seen",)
+
+    def __init__(self) -> None:
+        self.seen = seen_from_another_thread()
+
+
+def test_a_loop_that_is_found_while_it_makes_an_activation_is_blocked_by_no_grain() -> None:
+    assert HalfMade().seen == ""
+
+
+async def test_what_cannot_be_named_does_not_end_the_watch() -> None:
+    def fail(_frame: FrameType | None) -> str:
+        raise AttributeError("half made")
+
+    assert "half made" in await log_of_a_watch(fail)

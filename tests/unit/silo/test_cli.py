@@ -49,6 +49,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["run", "app", "--redis", "redis://x", "--meta", "zone"], "--meta takes name=value, not 'zone'"),
         (["run", "app", "--redis", "redis://x", "--set", "hops=3"], "hops: there is no such setting"),
         (["run", "app", "--redis", "redis://x", "--log-level", "loud"], "telemetry.log_level"),
+        (["run", "app", "--redis", "redis://x", "--set", "telemetry.log_level=loud"], "telemetry.log_level"),
+        (["dev", "json", "--set", "telemetry.log_level=loud"], "telemetry.log_level"),
         (["run", "app", "--redis", "redis://x", "--loop", "fast"], "Invalid value for '--loop': 'fast' is not one of"),
         (["dev", "json", "no_such_module"], "there is no module 'no_such_module'"),
         (["dev", "json", "--once"], "`async def main(client)`, and json has none"),

@@ -1,0 +1,32 @@
+"""Telemetry as a user has it: the SDK, batched spans and periodic metrics, exported over OTLP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+# The exporter loads grpc, which then reads what this sets.
+import silo.messaging.grpc_environment  # noqa: F401 # pyright: ignore[reportUnusedImport] - for what its loading does
+
+# isort: split
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from silo.telemetry import Telemetry
+
+
+def observer(endpoint: str) -> tuple[Telemetry, Callable[[], None]]:
+    """What reports to that endpoint, and what ends that, which blocks."""
+    tracers = TracerProvider(shutdown_on_exit=False)
+    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, insecure=True)))
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint, insecure=True))
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+
+    def stop() -> None:
+        tracers.shutdown()
+        meters.shutdown()
+
+    return Telemetry(tracers, meters), stop
