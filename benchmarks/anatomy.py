@@ -149,7 +149,9 @@ def table(folder: Path = FOLDER) -> str:
 
 
 def main(given: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.anatomy", description=__doc__.partition("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.anatomy", description="where the time of one remote call goes, by layer"
+    )
     parser.add_argument("--save", nargs="?", type=Path, const=FOLDER, metavar="FOLDER", help="keep it there, too")
     arguments = parser.parse_args(given)
 

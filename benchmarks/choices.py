@@ -116,7 +116,9 @@ def table(folder: Path = FOLDER) -> str:
 
 
 def main(given: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.choices", description=__doc__.partition("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.choices", description="what each choice of the runtime brings"
+    )
     parser.add_argument("--save", nargs="?", type=Path, const=FOLDER, metavar="FOLDER", help="keep it there, too")
     parser.add_argument(
         "--other", action="append", default=[], metavar="NAME=PYTHON", help="another environment to measure under"

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.quotes` writes the blocks anew, and a test holds them to what is kept. A block is what stands
 between `<!-- figures: WHAT -->` and `<!-- /figures -->`, where WHAT is `machine`, `bars`, `rows NAME…`, `anatomy`,
-`choices` or `brief NAME…`, the last without words about each row.
+`choices` or `brief NAME…`, the last with less of each row.
 """
 
 from __future__ import annotations

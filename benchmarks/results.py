@@ -141,22 +141,22 @@ def rows_table(kept: Kept, names: list[str], *, brief: bool = False) -> str:
     """These rows. Raises KeyError for one that is not kept.
 
     Args:
-        brief: without what each row is, and beside what.
+        brief: what each row is stands for its name, and nothing beside it.
     """
     rows = {row["name"]: row for row in kept["rows"]}
     chosen = [rows[name] for name in names]
     figures = [name for name in HEADS if any(row.get(name) is not None for row in chosen)]
-    head = ["row", *([] if brief else ["what"]), *(HEADS[name] for name in figures)]
+    head = [*([""] if brief else ["row", "what"]), *(HEADS[name] for name in figures)]
     head += [] if brief else ["beside", "× per s", "× p50"]
     lines = ["| " + " | ".join(head) + " |"]
     lines += ["|---|" + ("" if brief else "---|") + "--:|" * len(figures) + ("" if brief else "---|--:|--:|")]
     for row in chosen:
-        cells = [row["name"], *([] if brief else [row["what"]]), *(_figure(row, name) for name in figures)]
+        cells = [*([] if brief else [row["name"]]), row["what"], *(_figure(row, name) for name in figures)]
         if not brief:
-            times = row.get("times") or {}
+            times: Mapping[str, float | None] = row.get("times") or {}
             cells += [row["beside"] or "", *(_times(times.get(name)) for name in ("per_s", "p50_us"))]
         if row["error"]:
-            cells[1] = row["error"]
+            cells[-1] = row["error"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -37,7 +37,7 @@ LIFE_OVER: Final = 0
 RUN_JUMP: Final = 2**24
 """What a bucket's epochs skip when Redis has a new run id: increments may have been lost with the old one."""
 
-BUCKETS_KNOWN_MAX: Final = 16_384
+BUCKETS_KNOWN_MAX: Final = 4_096
 """Of how many grains the bucket is remembered: one that is activated or moved is asked for its bucket ten times."""
 
 _WORD = re.compile(r"[!-~]+")
