@@ -9,6 +9,7 @@ from benchmarks.grains import Counter, Fan, Mirror, Ring
 from benchmarks.harness import Prepare, Rows
 from benchmarks.meter import Work, looping
 from benchmarks.sizes import FAN_GRAINS, LOCAL_GRAINS, REMOTE_GRAINS, SIZES
+from benchmarks.sizes import body as body_of
 from benchmarks.stage import BENCH, FURTHER, GATEWAY, REDIS, Stage, grains_on
 from silo import Silo
 
@@ -39,7 +40,7 @@ def _from_client(to: str, in_flight: int) -> Prepare:
 def _echoed(size: str, in_flight: int) -> Prepare:
     async def prepare(stage: Stage) -> Work:
         mirrors = await grains_on(await stage.silo(), Mirror, f"of-{size}", REMOTE_GRAINS, GATEWAY)
-        body = bytes(SIZES[size])
+        body = body_of(size)
         if await mirrors[0].echo(body) != body:
             raise RuntimeError("the mirror does not answer what it should")
         return looping([partial(mirrors[number % len(mirrors)].echo, body) for number in range(in_flight)])

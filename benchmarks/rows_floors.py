@@ -10,7 +10,7 @@ from typing import TypeVar
 from benchmarks.echo import NUMBER
 from benchmarks.harness import Prepare, Rows
 from benchmarks.meter import Work, looping
-from benchmarks.sizes import LOCAL_GRAINS, SIZES
+from benchmarks.sizes import LOCAL_GRAINS, SIZES, body
 from benchmarks.stage import BENCH, ECHO, PLAIN, PLAIN_CALLER, TCP, Stage
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ async def _lock_64(_stage: Stage) -> Work:
 
 def _echo(in_flight: int, size: str = "") -> Prepare:
     async def prepare(stage: Stage) -> Work:
-        client, more = await stage.echo(), bytes(SIZES[size] - NUMBER.size)
+        client, more = await stage.echo(), body(size)[NUMBER.size :]
         _expect_next(await client.call(NUMBER.pack(41) + more), more)
         return looping([partial(client.call, NUMBER.pack(1) + more)] * in_flight)
 

@@ -178,15 +178,17 @@ class Stage:
         """Their processes; not those of peers, which know their own."""
         return tuple(self._pids[name] for name in processes if not name.startswith(PEER_PREFIX))
 
-    async def peer(self, name: str) -> PeerProcess:
-        """The caller of that peer. Raises NotHere where the peer is not installed."""
-        if name not in self._peers:
+    async def peer(self, name: str, apart: str = "") -> PeerProcess:
+        """The caller of that peer; or another, which shares nothing with it. Raises NotHere where the peer is not
+        installed."""
+        key = f"{name}-{apart}"
+        if key not in self._peers:
             try:
-                self._peers[name] = peer = await PeerProcess.start(name)
+                self._peers[key] = peer = await PeerProcess.start(name, apart)
                 self._parts.push_async_callback(peer.end)
             except NotHere as error:
-                self._peers[name] = error
-        found = self._peers[name]
+                self._peers[key] = error
+        found = self._peers[key]
         if isinstance(found, NotHere):
             raise found
         return found

@@ -11,20 +11,20 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from benchmarks.meter import NS_PER_S, Tally, Work, closed_loop, looping
-from benchmarks.peers.family import resident_bytes
+from benchmarks.peers.family import family, resident_bytes
 from benchmarks.sizes import (
     ACTIVATIONS_IN_FLIGHT,
     FAN_GRAINS,
     LOCAL_GRAINS,
     REMOTE_GRAINS,
     RING_GRAINS,
-    SIZES,
 )
+from benchmarks.sizes import body as body_of
 
 HERE: Final = "here"
 """In the caller's process, and without a network where the peer can do that."""
@@ -122,7 +122,7 @@ class ActorPeer(ABC):
 
     async def _echoes(self, size: str, in_flight: int) -> Work:
         actors = [await self.actor(FIRST, f"of-{FIRST}-{number}") for number in range(REMOTE_GRAINS)]
-        body = bytes(SIZES[size])
+        body = body_of(size)
         for actor in actors:
             expect(await self.echo(actor, body), body)
         return looping([partial(self.echo, actors[number % len(actors)], body) for number in range(in_flight)])
@@ -154,7 +154,7 @@ class ActorPeer(ABC):
         return lambda seconds: closed_loop([activate] * ACTIVATIONS_IN_FLIGHT, seconds)
 
     def _memory(self) -> Work:
-        numbers = itertools.count()
+        numbers, so_far = itertools.count(), Grown()
 
         async def activate(_seconds: float) -> Tally:
             left = iter(range(IDLE_ACTORS))
@@ -168,7 +168,7 @@ class ActorPeer(ABC):
                     for _ in range(ACTIVATIONS_IN_FLIGHT):
                         workers.create_task(some())
 
-            return await grown(all_of_them, IDLE_ACTORS)
+            return await so_far.by(all_of_them, IDLE_ACTORS)
 
         return activate
 
@@ -179,14 +179,41 @@ def expect(found: object, wanted: object) -> None:
         raise RuntimeError(f"it answers {found!r:.60} where {wanted!r:.60} is right")
 
 
-async def grown(activate: Callable[[], Awaitable[None]], actors: int) -> Tally:
-    """What so many actors, which that activates, take of the memory of all processes."""
-    gc.collect()
-    before, begun = resident_bytes(), time.perf_counter()
-    await activate()
-    wall_s = time.perf_counter() - begun
-    gc.collect()
-    return Tally([], wall_s, count=actors, bytes_each=(resident_bytes() - before) / actors)
+class Grown:
+    """What actors take of the memory of all processes: of those that stay, on average after the first time.
+
+    The first time brings about what any number of them needs once. Later ones, each for itself, would seem to take less
+    whenever a table grows by doubling.
+    """
+
+    def __init__(self) -> None:
+        self._base = 0
+        self._actors = 0
+
+    async def by(self, activate: Callable[[], Awaitable[None]], actors: int) -> Tally:
+        gc.collect()
+        before, begun = resident_bytes(), time.perf_counter()
+        await activate()
+        wall_s = time.perf_counter() - begun
+        gc.collect()
+        after = resident_bytes()
+        if not self._base:
+            self._base = after
+            return Tally([], wall_s, count=actors, bytes_each=(after - before) / actors)
+        self._actors += actors
+        return Tally([], wall_s, count=actors, bytes_each=(after - self._base) / self._actors)
+
+
+ENDED_TIMEOUT_S: Final = 5.0
+ENDED_PAUSE_S: Final = 0.05
+
+
+async def ended(before: Collection[int]) -> None:
+    """Wait until no process lives that did not before; only so long, since a peer may have use for one."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ENDED_TIMEOUT_S):
+            while set(family()) - set(before):  # noqa: ASYNC110 - nothing tells when others' processes end
+                await asyncio.sleep(ENDED_PAUSE_S)
 
 
 def in_order(start: Callable[[int], H], finish: Callable[[H], object], in_flight: int, seconds: float) -> Tally:

@@ -61,9 +61,13 @@ class PeerProcess:
         self._complaints = complaints
 
     @classmethod
-    async def start(cls, name: str) -> Self:
-        """Raises NotHere where the peer is not installed."""
-        mark = f"{name}-{os.getpid()}"
+    async def start(cls, name: str, apart: str = "") -> Self:
+        """Raises NotHere where the peer is not installed.
+
+        Args:
+            apart: what tells it from others of the same peer.
+        """
+        mark = f"{name}-{os.getpid()}-{apart}"
         number, path = tempfile.mkstemp(prefix=f"peer-{name}-", suffix=".log")
         with contextlib.ExitStack() as unless_started, os.fdopen(number, "wb") as complaints:
             unless_started.callback(os.unlink, path)

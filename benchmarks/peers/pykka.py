@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.meter import Tally, Work
-from benchmarks.peers.contract import Unfit, grown, in_order
+from benchmarks.peers.contract import Grown, Unfit, in_order
 from benchmarks.sizes import LOCAL_GRAINS
 
 pykka: Any = importlib.import_module("pykka")
@@ -87,6 +87,6 @@ async def _memory(_seconds: float) -> Tally:
             _activated(actors).get()
 
     try:
-        return await grown(activate, IDLE_ACTORS)
+        return await Grown().by(activate, IDLE_ACTORS)
     finally:
         _stop(actors)

@@ -9,9 +9,11 @@ from functools import partial
 from typing import Any
 
 from benchmarks.meter import Tally, Work
-from benchmarks.peers.contract import Unfit, expect, grown, in_order
+from benchmarks.peers.contract import Grown, Unfit, ended, expect, in_order
+from benchmarks.peers.family import family
 from benchmarks.peers.known import ACTORS_OF_PROCESSES
-from benchmarks.sizes import FAN_GRAINS, RING_GRAINS, SIZES
+from benchmarks.sizes import FAN_GRAINS, RING_GRAINS
+from benchmarks.sizes import body as body_of
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -71,7 +73,7 @@ class Adapter:
                 return partial(_calls, lambda number: counters[number % len(counters)].add.remote(1), int(rest))
             case "remote":
                 size, in_flight = rest.split(".")
-                counters, body = self._counters(ACTORS_OF_PROCESSES), bytes(SIZES[f"{size}."])
+                counters, body = self._counters(ACTORS_OF_PROCESSES), body_of(f"{size}.")
                 expect(ray.get(counters[0].echo.remote(body), timeout=TIMEOUT_S), body)
                 return partial(
                     _calls, lambda number: counters[number % len(counters)].echo.remote(body), int(in_flight)
@@ -91,7 +93,7 @@ class Adapter:
                 raise Unfit("every actor is a process of its own")
 
     async def _activations(self, seconds: float) -> Tally:
-        created: list[Any] = []
+        before, created = family(), list[Any]()
 
         def activate(_number: int) -> Any:
             created.append(actor := self._kind.remote())
@@ -100,19 +102,19 @@ class Adapter:
         try:
             return in_order(activate, _waited, 1, seconds)
         finally:
-            _kill(created)
+            await _kill(created, before)
 
     async def _memory(self, _seconds: float) -> Tally:
-        created: list[Any] = []
+        before, created = family(), list[Any]()
 
         async def activate() -> None:
             created.extend(self._kind.remote() for _ in range(IDLE_ACTORS))
             ray.get([actor.add.remote(1) for actor in created], timeout=TIMEOUT_S)
 
         try:
-            return await grown(activate, IDLE_ACTORS)
+            return await Grown().by(activate, IDLE_ACTORS)
         finally:
-            _kill(created)
+            await _kill(created, before)
 
     async def close(self) -> None:
         ray.shutdown()
@@ -126,6 +128,7 @@ async def _calls(start: Callable[[int], Any], in_flight: int, seconds: float) ->
     return in_order(start, _waited, in_flight, seconds)
 
 
-def _kill(created: list[Any]) -> None:
+async def _kill(created: list[Any], before: list[int]) -> None:
     for actor in created:
         ray.kill(actor)
+    await ended(before)

@@ -11,9 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.meter import NS_PER_S, Tally, Work
-from benchmarks.peers.contract import Unfit, expect, free_endpoint, grown, in_order
+from benchmarks.peers.contract import Grown, Unfit, ended, expect, free_endpoint, in_order
+from benchmarks.peers.family import family
 from benchmarks.peers.known import ACTORS_OF_PROCESSES
-from benchmarks.sizes import FAN_GRAINS, RING_GRAINS, SIZES
+from benchmarks.sizes import FAN_GRAINS, RING_GRAINS
+from benchmarks.sizes import body as body_of
 
 actors: Any = importlib.import_module("thespian.actors")
 if TYPE_CHECKING:
@@ -128,7 +130,7 @@ class Adapter:
                 return partial(_memory, self._processes)
             case "remote":
                 size, in_flight = ("", rest) if rest.isdigit() else (rest.split(".")[0] + ".", rest.split(".")[1])
-                message = Echo(0, bytes(SIZES[size])) if size else Add(0, 1)
+                message = Echo(0, body_of(size)) if size else Add(0, 1)
                 counters = self._counters(ACTORS_OF_PROCESSES)
                 return partial(_in_flight, self._processes, counters, message, int(in_flight))
             case "fan":
@@ -187,26 +189,27 @@ async def _in_flight(system: Any, counters: Sequence[Any], message: Any, in_flig
 
 
 async def _activations(system: Any, stopped: bool, seconds: float) -> Tally:
-    created: list[Any] = []
+    before, created = family(), list[Any]()
     try:
         return in_order(lambda _number: created.append(_created(system)), lambda _none: None, 1, seconds)
     finally:
         if stopped:
-            _stop(system, created)
+            await _stop(system, created, before)
 
 
 async def _memory(system: Any, _seconds: float) -> Tally:
-    created: list[Any] = []
+    before, created = family(), list[Any]()
 
     async def activate() -> None:
         created.extend(_created(system) for _ in range(IDLE_ACTORS))
 
     try:
-        return await grown(activate, IDLE_ACTORS)
+        return await Grown().by(activate, IDLE_ACTORS)
     finally:
-        _stop(system, created)
+        await _stop(system, created, before)
 
 
-def _stop(system: Any, created: Sequence[Any]) -> None:
+async def _stop(system: Any, created: Sequence[Any], before: list[int]) -> None:
     for actor in created:
         system.tell(actor, actors.ActorExitRequest())
+    await ended(before)
