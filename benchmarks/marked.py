@@ -19,7 +19,7 @@ MARKS: Final[dict[str, list[int]]] = {WRITE: [], RECEIVED: [], TURN: []}
 
 def _mark_the_lane() -> None:
     """Have each end of the lane note what it does; once, however often it is asked for."""
-    lane: Any = vars(direct_transport)["_Direct"]
+    lane: Any = direct_transport.FramedConnection
     write, received = lane.write, lane.data_received
     writes, receipts, clock = MARKS[WRITE], MARKS[RECEIVED], time.perf_counter_ns
 
