@@ -28,7 +28,7 @@ from silo.routing.call import Answer, Call
 from silo.tasks import Tasks
 from silo.wire.frames import Ask, AskAnswer, Frame, Offer, OfferAnswer, Opened, Outcome, Withdraw
 
-HURRIED_EVERY_OFFERS = 32
+HURRIED_EVERY_OFFERS = 50
 """After so many offers they are written, though answers to other questions have come with these: making an offer takes
 a while, and so does taking it in."""
 
