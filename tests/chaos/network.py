@@ -162,6 +162,10 @@ class Network:
             self.broken[connection.way] += 1
         return len(connections)
 
+    def count(self, party: str) -> int:
+        """How many connections of this party there are now."""
+        return sum(len(connections) for ends, connections in self._connections.items() if party in ends)
+
     def heal(self) -> None:
         """Clear every road."""
         for road in self._roads.values():
