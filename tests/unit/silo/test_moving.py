@@ -293,7 +293,9 @@ async def test_a_directory_that_fails_a_fence_in_a_way_that_nobody_foresaw_leave
 async def test_a_target_that_cannot_ask_the_directory_says_so_and_the_source_goes_on(scene: Scene) -> None:
     await scene.start(*ABC, kinds=KINDS)
     box = await box_at(scene, "a")
-    with patch.object(scene.silo("b").runtime.registrar, "register", AsyncMock(side_effect=RuntimeError("a mistake"))):
+    with patch.multiple(
+        scene.silo("b").runtime.registrar, **both_ways(AsyncMock(side_effect=RuntimeError("a mistake")))
+    ):
         assert (await move(scene, box, "b")).status is MoveStatus.ABORTED
     assert scene.silo("b").runtime.moves.arriving_count == 0
     assert await box.put("second") == "a"
@@ -439,6 +441,25 @@ def unheard_at_first(silo: Silo, tries: list[Registration]) -> Callable[[Registr
     return register_unheard
 
 
+def both_ways(register: Callable[[Registration], Awaitable[Entry | None]]) -> dict[str, Callable[..., object]]:
+    """A registrar's `register`, and a `register_soon` that does the same and calls back."""
+
+    def register_soon(
+        registration: Registration, on_answer: Callable[[Entry | Exception | None], None]
+    ) -> asyncio.Task[None]:
+        async def call_back() -> None:
+            answer: Entry | Exception | None
+            try:
+                answer = await register(registration)
+            except Exception as error:
+                answer = error
+            on_answer(answer)
+
+        return asyncio.create_task(call_back())
+
+    return {"register": register, "register_soon": register_soon}
+
+
 @told
 async def test_R434_a_source_that_has_taken_its_grain_back_and_not_heard_so_is_not_outdone_by_its_own_row(
     scene: Scene,
@@ -463,7 +484,7 @@ async def test_R434_a_row_that_was_written_and_not_answered_is_no_stray_when_the
     await scene.start(*ABC, kinds=KINDS)
     box = await box_at(scene, "a")
     b, tries = scene.silo("b"), list[Registration]()
-    with patch.object(b.runtime.registrar, "register", unheard_at_first(b, tries)):
+    with patch.multiple(b.runtime.registrar, **both_ways(unheard_at_first(b, tries))):
         outcome = await move(scene, box, "b")
     assert (outcome.moved, len(tries)) == (True, 2)
     assert await box.look() == ["first"]
