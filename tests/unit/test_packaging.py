@@ -88,7 +88,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert told["Name"] == "grain-silo"
     assert told["Requires-Python"] == ">=3.11"
     assert told["License-Expression"] == "Apache-2.0"
-    assert set(told.get_all("Provides-Extra") or ()) == {"cloudpickle", "embedded", "numpy", "otel", "plots"}
+    assert set(told.get_all("Provides-Extra") or ()) == {"cloudpickle", "embedded", "numpy", "otel", "peers", "plots"}
 
 
 @pytest.mark.slow
