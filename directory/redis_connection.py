@@ -323,7 +323,7 @@ async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]
     except REDIS_ERRORS as error:
         if not is_transient(error):
             raise _unavailable(what, error) from error
-        failed: BaseException | None = error  # what follows has cost nothing so far
+        first = [error]  # what follows has cost nothing so far
 
     async def before_next_try(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
@@ -342,9 +342,8 @@ async def asked(client: RedisClient, what: str, ask: Callable[[], Awaitable[_T]]
     try:
         async for attempt in tries:
             with attempt:
-                if failed is not None:  # the first one
-                    first, failed = failed, None
-                    raise first
+                if first:
+                    raise first.pop()
                 return await cancellable(_by_connection(ask()))
     except REDIS_ERRORS as error:
         raise _unavailable(what, error) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 from unittest.mock import AsyncMock, patch
 
 import pytest
@@ -441,7 +442,7 @@ def unheard_at_first(silo: Silo, tries: list[Registration]) -> Callable[[Registr
     return register_unheard
 
 
-def both_ways(register: Callable[[Registration], Awaitable[Entry | None]]) -> dict[str, Callable[..., object]]:
+def both_ways(register: Callable[[Registration], Awaitable[Entry | None]]) -> dict[str, Any]:
     """A registrar's `register`, and a `register_soon` that does the same and calls back."""
 
     def register_soon(
