@@ -286,7 +286,9 @@ class Moves:
         """Why this silo would not take the grain; empty where it would."""
         parts = self._parts
         row = parts.membership.view.row(parts.me)
-        if row is None or row.status is not SiloStatus.ACTIVE:
+        if row is None or row.status is SiloStatus.JOINING:
+            return f"{parts.name} has only just joined, and has not read so yet: try again"
+        if row.status is not SiloStatus.ACTIVE:
             return f"{parts.name} is leaving"
         full = parts.catalog.why_full()
         if full:
