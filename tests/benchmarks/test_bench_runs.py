@@ -17,8 +17,6 @@ from benchmarks.memory import measure
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 90.0
-SLACK = 10
-"""How far off a bar may be: the machine is busy with other tests meanwhile, and a repetition is short."""
 
 
 async def bench(*arguments: str) -> tuple[int, str, str]:
@@ -45,8 +43,9 @@ async def bench(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.mark.process
 @pytest.mark.slow
-async def test_a_quick_run_measures_every_row_and_is_not_far_off_the_bars() -> None:
-    code, out, complaints = await bench("--quick", "--json", "--check", "--slack", str(SLACK))
+async def test_a_quick_run_measures_every_row_and_judges_it() -> None:
+    """By which bars it passes is for a machine that does nothing else: `make bench-check`."""
+    code, out, complaints = await bench("--quick", "--json")
 
     assert code == 0, complaints
     run: dict[str, Any] = json.loads(out)
