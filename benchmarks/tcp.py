@@ -7,6 +7,7 @@ does.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import sys
@@ -16,7 +17,7 @@ from benchmarks.echo import HEAD, answered, joined, standard_input
 from silo.application import run_on
 
 
-class _Frames(asyncio.Protocol):
+class _Frames(asyncio.Protocol, abc.ABC):
     """Parts what arrives into frames, whole ones as they come; `on_frames` has them."""
 
     def __init__(self) -> None:
@@ -40,8 +41,9 @@ class _Frames(asyncio.Protocol):
         if frames:
             self.on_frames(frames)
 
+    @abc.abstractmethod
     def on_frames(self, frames: list[tuple[int, bytes]]) -> None:
-        raise NotImplementedError
+        """Take in the frames that have come whole, in order."""
 
 
 class _Server(_Frames):

@@ -96,7 +96,11 @@ class EagerTasks:
             if is_over:
                 # Where nobody has cancelled the task, or kept hold of it, it is referred to as when it was new, and by
                 # a name here. Who has kept hold of it may cancel it yet, and would mean the coroutine that is over.
-                if getrefcount(task) == carrier.references and getweakrefcount(task) == 1 and not task.cancelling():
+                if (
+                    getrefcount(task) == carrier.references
+                    and getweakrefcount(task) == carrier.weak_references
+                    and not task.cancelling()
+                ):
                     ready.append(carrier)
                 else:
                     task.cancel()
@@ -130,7 +134,18 @@ class EagerTasks:
 class _Carrier(Coroutine[Any, Any, None]):
     """What such a task runs: nothing while it stands ready, then the one coroutine that it was given."""
 
-    __slots__ = ("_context", "_coroutine", "_loop", "_ready", "_running", "_stepped", "_yielded", "references", "task")
+    __slots__ = (
+        "_context",
+        "_coroutine",
+        "_loop",
+        "_ready",
+        "_running",
+        "_stepped",
+        "_yielded",
+        "references",
+        "task",
+        "weak_references",
+    )
 
     def __init__(
         self,
@@ -151,6 +166,8 @@ class _Carrier(Coroutine[Any, Any, None]):
         self.task: asyncio.Task[None] = loop.create_task(self, name=name, context=context.copy())
         self.references = getrefcount(self.task) + 1
         """How many there are to it while nobody knows it but loop, carrier, and whoever counts them by a name."""
+        self.weak_references = getweakrefcount(self.task)
+        """Likewise, of the kind that the list of all tasks has."""
 
     def begin(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
         """Run this from its beginning."""

@@ -25,8 +25,6 @@ from silo.wire.frames import Batch, Cancel, Chunk, Flag, Frame, Order, Orders, R
 
 FRAME_OVERHEAD_BYTES = 160
 """What a frame is reckoned to take beside its payload."""
-
-
 BATCHES_UNDER_WAY = 2
 """Into so many batches the requests that are under way are shared out: one to be run while the next is made. With 64
 in flight that makes 1.6 times the calls of one batch; three or more bring no more, and cost more messages."""

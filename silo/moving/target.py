@@ -112,10 +112,8 @@ class TargetMove:
     def _on_registered(self, answer: Entry | Exception | None) -> None:
         if self._moves.is_closed:
             return
-        if isinstance(
-            answer, Exception
-        ):  # it may have been carried out all the same: it is asked for until that is known
-            self._spawn(self._register, "register")
+        if isinstance(answer, Exception):
+            self._spawn(self._register, "register")  # it may have been carried out: it is asked for until that is known
         else:
             self.post(handover.Registered(answer))
 
