@@ -67,6 +67,7 @@ from silo.serialization.registry import register
 if TYPE_CHECKING:
     from silo.client import Client
     from silo.host import Silo
+    from silo.messaging.certificates import Certificates
     from silo.settings import SiloSettings
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "CallExpired",
     "CallTimeout",
     "Candidate",
+    "Certificates",
     "Client",
     "ClientMisused",
     "Closed",
@@ -152,9 +154,14 @@ __all__ = [
     "with_timeout",
 ]
 
-_WHEN_ASKED_FOR = {"Client": "silo.client", "Silo": "silo.host", "SiloSettings": "silo.settings"}
-"""Names whose modules bring most of the runtime, Redis's client and pydantic, which take longer to import than all else
-here: a module of grains needs none of them, nor does `silo --help`."""
+_WHEN_ASKED_FOR = {
+    "Certificates": "silo.messaging.certificates",
+    "Client": "silo.client",
+    "Silo": "silo.host",
+    "SiloSettings": "silo.settings",
+}
+"""Names whose modules bring most of the runtime, Redis's client, TLS and pydantic, which take longer to import than all
+else here: a module of grains needs none of them, nor does `silo --help`."""
 
 if not TYPE_CHECKING:  # to type checkers, a name that is not here shall be an error
 

@@ -29,6 +29,7 @@ from silo.gateways import GatewaySource, ListedGateways, RedisGateways
 from silo.home import Home
 from silo.kinds import GrainKind, KindRegistry, OnBusy, collect_kinds, kind_of, require_on_busy
 from silo.logs import get_logger
+from silo.messaging.certificates import Certificates
 from silo.messaging.greeting import FEATURES, Credentials, Identity, RefusalCode
 from silo.messaging.limits import MIB, ORDERS_MAX, LinkLimits
 from silo.messaging.link import Link
@@ -91,6 +92,7 @@ class Client:
         *,
         cluster: str,
         credentials: Credentials | None,
+        certificates: Certificates | None,
         role: Role,
         name: str,
         call_timeout_s: float,
@@ -110,6 +112,7 @@ class Client:
         self._as_admin = as_admin
         self._telemetry = telemetry
         self._credentials = credentials
+        self._certificates = certificates
         self._admin: Client | None = None
         self._home = Home(name)
         self._codec = Serializer(
@@ -166,6 +169,7 @@ class Client:
         cluster: str = "default",
         gateways: Sequence[str] = (),
         token: str | None = None,
+        certificates: Certificates | None = None,
         role: str = Role.CLIENT,
         name: str | None = None,
         call_timeout_s: float = 30.0,
@@ -182,13 +186,15 @@ class Client:
             redis: the URL where the cluster's members are listed; only read.
             gateways: instead of it, endpoints (`host:port`) of one or more silos; they tell of the others.
             token: the cluster token, or one made for this role.
+            certificates: for a cluster that talks under TLS: what this client proves itself by, and whom it believes.
             role: `client` calls grains; `admin` may do what `silo.management` offers, too.
             name: who this is in logs; unlike any other client's.
             call_timeout_s: the deadline of calls that state none.
             telemetry: produces spans and metrics of the calls, such as `silo.telemetry.Telemetry()` does.
 
         Raises:
-            InvalidSettings: neither or both of `redis` and `gateways`, or a cluster name that is none.
+            InvalidSettings: neither or both of `redis` and `gateways`, a cluster name that is none, or certificates
+                that cannot be used.
         """
         if not CLUSTER_PATTERN.fullmatch(cluster):
             raise InvalidSettings(f"{cluster!r} is not a cluster name: lower-case letters, digits and hyphens only")
@@ -207,11 +213,12 @@ class Client:
                 source,
                 cluster=cluster,
                 credentials=Credentials(token) if token is not None else None,
+                certificates=certificates,
                 role=as_role,
                 name=its_name,
                 call_timeout_s=call_timeout_s,
                 registry=registry,
-                transport=transport or open_grpc(),
+                transport=transport or open_grpc(certificates=certificates),
                 rng=random_source,
                 limits=limits or LinkLimits(),
                 telemetry=telemetry,
@@ -367,7 +374,7 @@ class Client:
         """What an operator asks of the cluster."""
         from silo.management import Management
 
-        return Management(self._reachable_endpoints, self._credentials)
+        return Management(self._reachable_endpoints, self._credentials, self._certificates)
 
     @property
     def endpoints(self) -> tuple[str, ...]:

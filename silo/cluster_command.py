@@ -84,6 +84,7 @@ class Reach:
                 token=held.get_secret_value() if held is not None else None,
                 role="admin",
                 name="silo-command",
+                certificates=settings.tls.certificates,
             ) as client:
                 try:
                     async with asyncio.timeout(timeout_s):

@@ -187,7 +187,10 @@ async def _tell(cluster: DevCluster, children: Sequence[_Child]) -> None:
 
     token = cluster.settings.cluster_token
     async with Client.connect(
-        cluster.settings.redis, cluster=cluster.settings.cluster, token=token.get_secret_value() if token else None
+        cluster.settings.redis,
+        cluster=cluster.settings.cluster,
+        token=token.get_secret_value() if token else None,
+        certificates=cluster.settings.tls.certificates,
     ) as client:
         try:
             await cluster.scenario(client)

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from silo.directory.addresses import GrainId, SiloAddress
+    from silo.messaging.certificates import Certificates
     from silo.messaging.greeting import Credentials
 
 __all__ = ["ClusterStatus", "DeactivationOutcome", "GrainRecord", "Management", "MemberStatus"]
@@ -76,11 +77,21 @@ class Management:
 
     Args:
         gateways: finds endpoints of the cluster, or raises NoGateway.
+        certificates: for a cluster that talks under TLS.
+
+    Raises:
+        InvalidSettings: the certificates cannot be used.
     """
 
-    def __init__(self, gateways: Callable[[float], Awaitable[Sequence[str]]], credentials: Credentials | None) -> None:
+    def __init__(
+        self,
+        gateways: Callable[[float], Awaitable[Sequence[str]]],
+        credentials: Credentials | None,
+        certificates: Certificates | None = None,
+    ) -> None:
         self._gateways = gateways
         self._credentials = credentials
+        self._tls = certificates.grpc_channel() if certificates is not None else None
 
     async def status(self) -> ClusterStatus:
         """The members of the cluster and what they host: by the word of each that answers, else by its last report.
@@ -232,9 +243,9 @@ class Management:
         timeout_s = ASK_TIMEOUT_S if timeout_s is None else timeout_s
         import grpc.aio
 
-        from silo.messaging.grpc_transport import CHANNEL_OPTIONS
+        from silo.messaging.grpc_transport import open_channel
 
-        async with grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(endpoint, self._tls) as channel:
             try:
                 metadata: tuple[tuple[str, str | bytes], ...] = ()
                 if self._credentials is not None:

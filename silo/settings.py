@@ -12,6 +12,7 @@ import difflib
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Le
@@ -31,6 +32,7 @@ from silo.directory.addresses import CLUSTER_PATTERN
 from silo.directory.errors import InvalidSettings
 from silo.directory.lease_settings import LeaseSettings
 from silo.endpoints import is_loopback, is_wildcard, split_endpoint
+from silo.messaging.certificates import Certificates
 from silo.messaging.limits import LinkLimits
 
 KIB = 1024
@@ -225,6 +227,32 @@ class TelemetrySettings(_Checked):
     """Logs as JSON lines or for the eye; `auto` asks whether standard error is a terminal."""
 
 
+class TlsSettings(_Checked):
+    """The PEM files of TLS at both ends, for all that silos, clients and commands say to each other: all three, or none
+    for plain text. The direct lane goes by TCP then, and not by unix sockets."""
+
+    certificate: Path | None = None
+    """The own certificate, which names the host of `advertise`, and those between it and an authority."""
+    key: Path | None = None
+    """The key of the own certificate, without a password."""
+    authorities: Path | None = None
+    """The certificates of those whose word is believed; nobody else's is."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        missing = [name for name, path in self if path is None]
+        if missing and len(missing) < len(TlsSettings.model_fields):
+            raise ValueError(f"all of certificate, key and authorities are wanted, or none; {missing[0]} is missing")
+        return self
+
+    @property
+    def certificates(self) -> Certificates | None:
+        """The same, where they are set."""
+        if self.certificate is None or self.key is None or self.authorities is None:
+            return None
+        return Certificates(self.certificate, self.key, self.authorities)
+
+
 class SiloSettings(_Checked):
     """All that one silo is told; immutable.
 
@@ -280,6 +308,7 @@ class SiloSettings(_Checked):
     migration: MigrationSettings = MigrationSettings()
     placement: PlacementSettings = PlacementSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    tls: TlsSettings = TlsSettings()
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -74,6 +74,7 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
             "no Redis is named: give redis=…, --redis URL or SILO_REDIS (for one machine, use `silo dev`)"
         )
     cluster = settings.cluster
+    certificates = settings.tls.certificates
 
     def open_membership() -> Membership:
         return ThreadedMembership(
@@ -86,14 +87,14 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
         )
 
     return Surroundings(
-        open_transport=open_grpc,
+        open_transport=partial(open_grpc, certificates=certificates),
         open_directory=lambda: RedisDirectory.at(url, cluster),
         open_membership=open_membership,
         new_incarnation=lambda: time.time_ns() // 1000,
         rng=random.SystemRandom(),
         process=process_identity(),
-        open_direct=open_direct,
-        open_local=open_local,
+        open_direct=partial(open_direct, certificates),
+        open_local=open_local if certificates is None else None,
         open_storage=lambda: RedisStorage.at(settings.storage or url, cluster),
     )
 

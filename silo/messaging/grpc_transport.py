@@ -282,6 +282,13 @@ def _prove_usable(endpoint: str) -> None:
         raise bind_error(endpoint, refused)
 
 
+def open_channel(endpoint: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    """A channel to a silo; under TLS where there are credentials."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(endpoint, credentials, options=CHANNEL_OPTIONS)
+
+
 class GrpcTransport:
     """Streams over gRPC, on the running loop. One transport is for one loop and one process.
 
@@ -307,10 +314,7 @@ class GrpcTransport:
     async def dial(self, endpoint: str) -> Connection:
         if self._closed:
             raise ConnectionLost("this transport was closed")
-        if self._channel_credentials is None:
-            channel: Any = _aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
-        else:
-            channel = _aio.secure_channel(endpoint, self._channel_credentials, options=CHANNEL_OPTIONS)
+        channel: Any = open_channel(endpoint, self._channel_credentials)
         call: Any = channel.stream_stream(
             f"/{SERVICE}/{METHOD}",
             request_serializer=packed,
