@@ -66,6 +66,7 @@ class Reach:
         """
         from silo.client import Client  # whoever only asks for help need not load the runtime, nor pydantic
         from silo.configuration import load
+        from silo.messaging.certificates import Certificates
 
         settings = load({"cluster": self.cluster, "redis": self.redis}, file=self.config).settings
         if settings.redis is None and not self.gateway:
@@ -84,7 +85,7 @@ class Reach:
                 token=held.get_secret_value() if held is not None else None,
                 role="admin",
                 name="silo-command",
-                certificates=settings.tls.certificates,
+                certificates=Certificates.of(settings.tls),
             ) as client:
                 try:
                     async with asyncio.timeout(timeout_s):

@@ -184,13 +184,14 @@ async def _tell(cluster: DevCluster, children: Sequence[_Child]) -> None:
     if cluster.scenario is None:
         return
     from silo.client import Client  # whoever only asks for help need not load the runtime
+    from silo.messaging.certificates import Certificates
 
     token = cluster.settings.cluster_token
     async with Client.connect(
         cluster.settings.redis,
         cluster=cluster.settings.cluster,
         token=token.get_secret_value() if token else None,
-        certificates=cluster.settings.tls.certificates,
+        certificates=Certificates.of(cluster.settings.tls),
     ) as client:
         try:
             await cluster.scenario(client)

@@ -32,7 +32,6 @@ from silo.directory.addresses import CLUSTER_PATTERN
 from silo.directory.errors import InvalidSettings
 from silo.directory.lease_settings import LeaseSettings
 from silo.endpoints import is_loopback, is_wildcard, split_endpoint
-from silo.messaging.certificates import Certificates
 from silo.messaging.limits import LinkLimits
 
 KIB = 1024
@@ -244,13 +243,6 @@ class TlsSettings(_Checked):
         if missing and len(missing) < len(TlsSettings.model_fields):
             raise ValueError(f"all of certificate, key and authorities are wanted, or none; {missing[0]} is missing")
         return self
-
-    @property
-    def certificates(self) -> Certificates | None:
-        """The same, where they are set."""
-        if self.certificate is None or self.key is None or self.authorities is None:
-            return None
-        return Certificates(self.certificate, self.key, self.authorities)
 
 
 class SiloSettings(_Checked):

@@ -21,6 +21,7 @@ from silo.directory.redis_directory import RedisDirectory
 from silo.directory.redis_hints import RedisHints
 from silo.directory.redis_membership import RedisMembershipTable
 from silo.endpoints import split_endpoint
+from silo.messaging.certificates import Certificates
 from silo.messaging.direct_lane import LocalWays
 from silo.messaging.greeting import Credentials
 from silo.messaging.permissions import Role
@@ -74,7 +75,7 @@ def real_surroundings(settings: SiloSettings) -> Surroundings:
             "no Redis is named: give redis=…, --redis URL or SILO_REDIS (for one machine, use `silo dev`)"
         )
     cluster = settings.cluster
-    certificates = settings.tls.certificates
+    certificates = Certificates.of(settings.tls)
 
     def open_membership() -> Membership:
         return ThreadedMembership(

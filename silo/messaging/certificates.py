@@ -5,12 +5,25 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from silo.directory.errors import InvalidSettings
 
 if TYPE_CHECKING:
     import grpc
+
+
+class CertificateFiles(Protocol):
+    """The settings that name the files: all of them, or none."""
+
+    @property
+    def certificate(self) -> Path | None: ...
+
+    @property
+    def key(self) -> Path | None: ...
+
+    @property
+    def authorities(self) -> Path | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,13 @@ class Certificates:
     chain: Path
     key: Path
     authorities: Path
+
+    @classmethod
+    def of(cls, files: CertificateFiles) -> Certificates | None:
+        """Those that are set; None where TLS is not."""
+        if files.certificate is None or files.key is None or files.authorities is None:
+            return None
+        return cls(files.certificate, files.key, files.authorities)
 
     def to_be_dialled(self) -> ssl.SSLContext:
         """TLS for a listener of the direct lane. Raises InvalidSettings."""
