@@ -55,6 +55,8 @@ class _Part:
     pause_s: float = ASK_PAUSE_FIRST_S
     turn: int = 0
     """Which of its lives are looked at next where nothing says that they have changed."""
+    claiming: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held from when claims go out until what their answers say is done."""
 
     def next_pause_s(self) -> float:
         pause_s, self.pause_s = self.pause_s, min(self.pause_s * 2, ASK_PAUSE_LAST_S)
@@ -99,6 +101,7 @@ class Reassertion:
         """The run of the table for which the directory has confirmed what is served here."""
         self._claimed_in: tuple[str, ...] = ()
         """The lives that were settled when it was last claimed for that confirmation."""
+        self._has_finished = False
 
     def on_view(self, view: View) -> None:
         """Another table, or another run of its store: what was written to that store last may be lost as well."""
@@ -136,12 +139,23 @@ class Reassertion:
                     self._parts[name].work.set()
                 await _until(self._lives.work, LOOK_EVERY_S)
 
+    async def finish(self) -> None:
+        """Claim nothing more, and wait for the answers to what was claimed: for a silo that leaves, and serves no more.
+
+        A claim that lands after its grains have ended writes their rows again, which is found out by its answer.
+        """
+        self._has_finished = True
+        for part in list(self._parts.values()):
+            async with part.claiming:
+                pass  # it claims nothing now
+
     async def _keep_up(self, part: _Part) -> None:
         """Claim what is to be claimed in one part, and find out when that is settled, for as long as it has buckets."""
         while buckets := self._buckets_of(part):
             part.work.clear()
             try:
-                await self._claim(buckets)
+                async with part.claiming:
+                    await self._claim(buckets)
                 await self._look(part, buckets)
                 if self._lives.are_settled(buckets):
                     pause_s, part.pause_s = LOOK_EVERY_S, ASK_PAUSE_FIRST_S
@@ -167,7 +181,7 @@ class Reassertion:
 
     async def _claim(self, buckets: Collection[int]) -> None:
         """Claim what is to be claimed of these, a round after the other. What cannot be now is put off, and no more."""
-        if not self._due:
+        if not self._due or self._has_finished:
             return
         due = {bucket: self._due.pop(bucket) for bucket in buckets if bucket in self._due}
         try:

@@ -639,6 +639,7 @@ class Runtime:
         await self.membership.advance(SiloStatus.LEAVING)
         self.gateway.go_away()
         await move_everything(self.catalog, self.moves, leave_by)
+        await self.reassertion.finish()
         await say_last_words(self.links, self.book, self.router)
 
     async def _stop_serving(self) -> None:

@@ -376,6 +376,27 @@ async def test_what_has_ended_while_it_was_claimed_does_not_stay() -> None:
 
 
 @told
+async def test_a_silo_that_leaves_waits_for_its_claims_and_leaves_no_row_behind_that_one_wrote_late() -> None:
+    scene = Scene()
+    scene.serve(served_in(3, 2))
+    scene.directory.stuck["odd"] = asyncio.Event()
+    async with scene.running():
+        await scene.until(lambda: any(claim.bucket == 3 for claims in scene.directory.claims for claim in claims))
+        finishing = asyncio.create_task(scene.reassertion.finish())
+        scene.served.all.clear()
+        await asyncio.sleep(1)
+        assert not finishing.done()
+        scene.directory.stuck.pop("odd").set()
+        async with asyncio.timeout(1):
+            await finishing
+        assert not scene.rows()
+        claims = len(scene.directory.claims)
+        scene.lives.doubt(is_over=True)
+        await asyncio.sleep(LOOK_EVERY_S)
+        assert len(scene.directory.claims) == claims
+
+
+@told
 async def test_a_row_of_a_higher_epoch_stands_and_who_served_by_a_lower_one_is_told() -> None:
     scene = Scene()
     (mine,) = served_in(3, 1)
