@@ -23,6 +23,7 @@ def plan_of(loads: LoadSnapshot, measure: Measure = Measure.COUNT, budget: int =
 
 
 @given(counts=COUNTS)
+@settings(max_examples=60, deadline=None)
 def test_R444_a_plan_needs_the_fewest_moves_and_leaves_nobody_a_grain_from_the_mean(counts: list[int]) -> None:
     plan = plan_of(snapshot(counts))
     after = carried_out(counts, plan)
@@ -38,6 +39,7 @@ def test_R444_the_third_silo_takes_a_third_of_each_and_nothing_else_moves() -> N
 
 
 @given(counts=COUNTS, budget=st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
 def test_no_silo_gives_and_takes_nor_crosses_its_share_whatever_the_budget(counts: list[int], budget: int) -> None:
     plan = plan_of(snapshot(counts), budget=budget)
     after = carried_out(counts, plan)
@@ -50,6 +52,7 @@ def test_no_silo_gives_and_takes_nor_crosses_its_share_whatever_the_budget(count
 
 
 @given(counts=COUNTS, budgets=st.lists(st.integers(1, 200), min_size=1, max_size=60))
+@settings(max_examples=60, deadline=None)
 def test_plans_in_pieces_come_to_the_same_number_of_moves(counts: list[int], budgets: list[int]) -> None:
     now, moved = counts, 0
     for version, budget in enumerate([*budgets, ALL]):
@@ -60,12 +63,14 @@ def test_plans_in_pieces_come_to_the_same_number_of_moves(counts: list[int], bud
 
 
 @given(counts=COUNTS)
+@settings(max_examples=60, deadline=None)
 def test_what_is_balanced_is_left_alone(counts: list[int]) -> None:
     after = carried_out(counts, plan_of(snapshot(counts)))
     assert plan_of(snapshot(after)).transfers == ()
 
 
 @given(counts=COUNTS, order=st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
 def test_every_silo_makes_the_same_plan_from_the_same_loads(counts: list[int], order: object) -> None:
     loads = snapshot(counts)
     shuffled = list(loads.silos)
@@ -76,6 +81,7 @@ def test_every_silo_makes_the_same_plan_from_the_same_loads(counts: list[int], o
 @given(
     silos=st.lists(st.tuples(st.integers(0, 300), st.sampled_from([0.5, 1.0, 2.0, 4.0])), min_size=2, max_size=12),
 )
+@settings(max_examples=60, deadline=None)
 def test_capacities_give_each_silo_its_part(silos: list[tuple[int, float]]) -> None:
     counts, capacities = [count for count, _ in silos], [capacity for _, capacity in silos]
     after = carried_out(counts, plan_of(snapshot(counts, capacities=capacities)))
@@ -92,7 +98,7 @@ def bounded(draw: st.DrawFn) -> Bounds:
 
 
 @given(silos=st.lists(bounded(), min_size=1, max_size=15))
-@settings(max_examples=200)
+@settings(max_examples=60, deadline=None)
 def test_bounds_hold_nothing_is_lost_and_who_is_free_is_within_one_of_an_even_level(silos: list[Bounds]) -> None:
     shares = fair_shares(silos)
     assert sum(one.target for one in shares) == sum(one.has for one in silos)
@@ -113,6 +119,7 @@ def test_bounds_hold_nothing_is_lost_and_who_is_free_is_within_one_of_an_even_le
 
 
 @given(parts=st.lists(st.integers(0, 1000), min_size=1, max_size=20), amount=st.integers(0, 5000))
+@settings(max_examples=60, deadline=None)
 def test_a_budget_is_shared_in_proportion(parts: list[int], amount: int) -> None:
     shares = apportion(amount, parts)
     assert sum(shares) == min(amount, sum(parts))

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silo.directory.addresses import SiloAddress
@@ -68,7 +68,7 @@ class Donor:
     granted: dict[str, int] = field(default_factory=dict[str, int])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_R335_ten_overloaded_silos_never_fill_the_cold_one_above_the_threshold(seed: int) -> None:
     """Each plans for itself from loads of its own age, and sends what it was granted, late and in any order."""
     rng = random.Random(seed)
@@ -76,7 +76,7 @@ def test_R335_ten_overloaded_silos_never_fill_the_cold_one_above_the_threshold(s
     cold, mean = address(10), sum(counts) / 11
     donors = [Donor(address(number), list(counts), 0) for number in range(10)]
     book, version, highest = Reservations(), 0, 0
-    for second in range(400):
+    for second in range(200):
         rng.shuffle(donors)
         for donor in donors:
             place = int(donor.silo.endpoint.split(":")[0].split(".")[-1])
@@ -114,6 +114,7 @@ def test_R335_ten_overloaded_silos_never_fill_the_cold_one_above_the_threshold(s
         max_size=60,
     )
 )
+@settings(max_examples=60, deadline=None)
 def test_what_is_hosted_and_promised_is_never_above_the_target(orders: list[tuple[str, int, int, int]]) -> None:
     book, hosted, open_grants, now = Reservations(), 0, {}, 0.0
     for what, donor, amount, version in orders:

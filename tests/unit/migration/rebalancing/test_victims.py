@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silo.directory.addresses import GrainId
@@ -59,6 +59,7 @@ def test_the_coldest_go_and_no_more_of_them_are_looked_at_than_needed() -> None:
 
 
 @given(activities=st.lists(st.floats(0, 100), max_size=40))
+@settings(max_examples=60, deadline=None)
 def test_coldest_first_is_in_order(activities: list[float]) -> None:
     told = [one.activity for one in coldest_first(load(n, activity) for n, activity in enumerate(activities))]
     assert told == sorted(activities)
@@ -195,6 +196,7 @@ def donors(draw: st.DrawFn) -> tuple[list[Transfer], list[GrainLoad], list[Clust
 
 
 @given(donor=donors())
+@settings(max_examples=60, deadline=None)
 def test_no_grain_goes_twice_nor_beyond_the_transfer_nor_against_its_word(
     donor: tuple[list[Transfer], list[GrainLoad], list[Cluster]],
 ) -> None:
