@@ -6,13 +6,14 @@ overshoot, and what two plans of the same loads say is the same, wherever they a
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from silo.directory.addresses import SiloAddress, stable_hash
 from silo.migration.rebalancing.loads import LoadSnapshot, Measure, SiloLoad
-from silo.migration.rebalancing.shares import Bounds, Share, apportion, fair_shares
+from silo.migration.rebalancing.shares import Bounds, Share, fair_shares
 
 SILOS_EXPLAINED_MAX = 40
 """How many silos and transfers an explanation names before it only counts."""
@@ -41,6 +42,8 @@ class Transfer(msgspec.Struct, frozen=True):
     donor: SiloAddress
     receiver: SiloAddress
     amount: int
+    rest: int = 0
+    """What is to follow by later plans, which the budget had no room for."""
 
 
 class TransferPlan(msgspec.Struct, frozen=True):
@@ -97,22 +100,21 @@ class TransferPlan(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-def make_plan(loads: LoadSnapshot, measure: Measure, *, budget_grains: int) -> TransferPlan:
-    """The plan that these loads call for, within a budget of grains. It moves nothing, and depends on nothing else."""
+def make_plan(loads: LoadSnapshot, measure: Measure, *, budget_grains: int, bite_grains: int = 1) -> TransferPlan:
+    """The plan that these loads call for. It moves nothing, and depends on nothing else.
+
+    Args:
+        budget_grains: how many grains may move by this plan.
+        bite_grains: what the budget does not allow at once goes in pieces of no less, so that grains that belong
+            together can go together.
+    """
     standings, unit = stand(loads, measure)
     givers = sorted((one for one in standings if one.surplus > 0), key=lambda one: -one.surplus)
     takers = sorted((one for one in standings if one.surplus < 0), key=lambda one: one.surplus)
     needed = sum(one.surplus for one in givers)
-    amount = min(needed, budget_grains * unit)
-    transfers = tuple(
-        _pairs(
-            givers,
-            apportion(amount, [one.surplus for one in givers]),
-            takers,
-            apportion(amount, [-one.surplus for one in takers]),
-            least=(unit + 1) // 2,
-        )
-    )
+    # What is less than half a grain is not worth the words.
+    pairs = [pair for pair in _pairs(givers, takers) if pair.amount >= (unit + 1) // 2]
+    transfers = tuple(_within(budget_grains * unit, pairs, bite_grains * unit))
     left_out = tuple((one.name, one.silent) for one in loads.silos if one.silent)
     identity = f"{loads.version} {loads.view_version} {measure} {standings} {transfers}"
     return TransferPlan(
@@ -175,19 +177,39 @@ def _note(load: SiloLoad, bound: Bounds, share: Share) -> str:
     return ""
 
 
-def _pairs(
-    givers: Sequence[Standing], gives: list[int], takers: Sequence[Standing], takes: list[int], *, least: int
-) -> Iterator[Transfer]:
-    """The larger give to the larger, so that few pairs talk. What is less than half a grain is not worth the words."""
+def _pairs(givers: Sequence[Standing], takers: Sequence[Standing]) -> Iterator[Transfer]:
+    """The larger give to the larger, so that few pairs talk."""
+    gives, takes = [one.surplus for one in givers], [-one.surplus for one in takers]
     giver = taker = 0
     while giver < len(givers) and taker < len(takers):
         amount = min(gives[giver], takes[taker])
-        if amount >= least:
-            yield Transfer(givers[giver].silo, takers[taker].silo, amount)
+        yield Transfer(givers[giver].silo, takers[taker].silo, amount)
         gives[giver] -= amount
         takes[taker] -= amount
         giver += gives[giver] == 0
         taker += takes[taker] == 0
+
+
+def _within(budget: int, pairs: Sequence[Transfer], bite: int) -> Iterator[Transfer]:
+    """As much of the transfers as the budget allows, bite by bite, always from the one with the most left."""
+    if sum(pair.amount for pair in pairs) <= budget:
+        yield from pairs
+        return
+    left = [(-pair.amount, place) for place, pair in enumerate(pairs)]
+    heapq.heapify(left)
+    granted = [0] * len(pairs)
+    while left:
+        most, place = heapq.heappop(left)
+        piece = min(-most, bite)
+        if piece > budget:
+            break
+        budget -= piece
+        granted[place] += piece
+        if most + piece < 0:
+            heapq.heappush(left, (most + piece, place))
+    for pair, amount in zip(pairs, granted, strict=True):
+        if amount:
+            yield Transfer(pair.donor, pair.receiver, amount, pair.amount - amount)
 
 
 def _cut(lines: Iterator[str]) -> list[str]:

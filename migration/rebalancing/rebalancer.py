@@ -62,6 +62,7 @@ class Because(enum.StrEnum):
     WATCHED = "watched"
     """It is uneven, and has to be so once more."""
     NO_BUDGET = "no_budget"
+    """The fleet's budget does not allow for the next bite yet."""
     STUCK = "stuck"
     """It is uneven, and no silo that has too much may give, or none may take."""
 
@@ -122,9 +123,11 @@ def step(
         why = f"every silo is within {settings.stop:.0%} of its share"
         return RebalancerState(None, loads.version), Held(Because.BALANCED, why, spread)
     state = RebalancerState(None, loads.version, moving=True)
-    if budget_grains < 1:
-        return state, Held(Because.NO_BUDGET, "the fleet's budget for moves is used up", spread)
-    plan = make_plan(loads, settings.measure, budget_grains=min(budget_grains, settings.moves_per_plan_max))
+    budget = min(budget_grains, settings.moves_per_plan_max)
+    plan = make_plan(loads, settings.measure, budget_grains=budget, bite_grains=settings.bite_grains)
+    if not plan.transfers and plan.needed > budget * plan.unit:
+        why = f"{budget_grains:,} grains are not enough for the next bite of up to {settings.bite_grains:,}"
+        return state, Held(Because.NO_BUDGET, why, spread)
     if not plan.transfers:
         return state, Held(Because.STUCK, "what remains is less than half a grain, or bound by limits", spread)
     return state, Move(plan)

@@ -20,6 +20,8 @@ class RebalanceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """In how many snapshots in a row it must be seen before it begins."""
     settle_s: float = 30.0
     """How long the members must have been the same, in seconds."""
+    bite_grains: int = 64
+    """What does not move at once moves in pieces of so many grains at least: as many as the largest cluster has."""
     moves_per_plan_max: int = 10_000
     """How many grains one plan moves at most, whatever the budget."""
 
@@ -28,8 +30,10 @@ class RebalanceSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidSettings(
                 f"stop is above 0 and below trigger, else it would go on: stop={self.stop}, trigger={self.trigger}"
             )
-        for name in ("confirmations", "moves_per_plan_max"):
+        for name in ("confirmations", "bite_grains", "moves_per_plan_max"):
             if getattr(self, name) < 1:
                 raise InvalidSettings(f"{name} is at least 1, not {getattr(self, name)}")
+        if self.bite_grains > self.moves_per_plan_max:
+            raise InvalidSettings(f"no plan could have one bite: {self.bite_grains=}, {self.moves_per_plan_max=}")
         if not self.settle_s >= 0:
             raise InvalidSettings(f"settle_s is a time from 0 on, not {self.settle_s}")

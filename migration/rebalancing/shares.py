@@ -1,4 +1,4 @@
-"""Whole numbers shared out: what each silo should have, and how much of a budget each move between them gets."""
+"""Fair shares in whole numbers: what each silo should have, by its capacity and within its bounds."""
 
 from __future__ import annotations
 
@@ -63,20 +63,6 @@ def fair_shares(silos: Sequence[Bounds]) -> list[Share]:
         msgspec.structs.replace(shares[place], target=targets.get(place, shares[place].target))
         for place in range(len(silos))
     ]
-
-
-def apportion(amount: int, parts: Sequence[int]) -> list[int]:
-    """The amount shared out in proportion to the parts, no share above its part; the largest remainders round up."""
-    whole = sum(parts)
-    if amount >= whole:
-        return list(parts)
-    if amount <= 0:
-        return [0] * len(parts)
-    shares = [part * amount // whole for part in parts]
-    left = amount - sum(shares)
-    for place in sorted(range(len(parts)), key=lambda place: -(parts[place] * amount % whole))[:left]:
-        shares[place] += 1
-    return shares
 
 
 def _pinned(silos: Sequence[Bounds], units: Sequence[int]) -> dict[int, int]:

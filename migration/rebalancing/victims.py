@@ -44,7 +44,8 @@ def pick_victims(
     cost_max: float = float("inf"),
     allow_busy: bool = True,
 ) -> list[Victims]:
-    """The grains for one donor's transfers; together they weigh no more than these, and less where no more can go.
+    """The grains for one donor's transfers; together they weigh no more than these, and less where no more can go, or
+    where a cluster would be torn that may go whole by a later plan.
 
     Args:
         transfers: what the donor gives, of one plan.
@@ -100,7 +101,12 @@ class _Picking:
         torn: list[GrainLoad] = []
         alone = self._sifted(coldest, gone, members, torn)
         self._take(alone)
+        self._left = [left if self._may_tear(place) else 0 for place, left in enumerate(self._left)]
         self._take(iter(torn))
+
+    def _may_tear(self, place: int) -> bool:
+        """Where more is to follow, what a cluster does not fit into can wait; as long as anything goes at all."""
+        return not self._transfers[place].rest or not self._taken[place]
 
     def _sifted(
         self, coldest: Iterable[GrainLoad], gone: set[GrainId], members: set[GrainId], torn: list[GrainLoad]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from silo.migration.rebalancing.loads import LoadSnapshot, Measure, SiloLoad
 from silo.migration.rebalancing.plan import TransferPlan, make_plan
-from silo.migration.rebalancing.shares import Bounds, apportion, fair_shares
+from silo.migration.rebalancing.shares import Bounds, fair_shares
 from tests.unit.migration.rebalancing.world import address, carried_out, fewest_moves, silo, snapshot
 
 ALL = 2**53
@@ -118,17 +118,14 @@ def test_bounds_hold_nothing_is_lost_and_who_is_free_is_within_one_of_an_even_le
                 assert level * bound.capacity >= bound.most - 1e-6 or one.exact == bound.least
 
 
-@given(parts=st.lists(st.integers(0, 1000), min_size=1, max_size=20), amount=st.integers(0, 5000))
+@given(counts=COUNTS, budget=st.integers(0, 2000), bite=st.integers(1, 100))
 @settings(max_examples=60, deadline=None)
-def test_a_budget_is_shared_in_proportion(parts: list[int], amount: int) -> None:
-    shares = apportion(amount, parts)
-    assert sum(shares) == min(amount, sum(parts))
-    assert all(0 <= share <= part for share, part in zip(shares, parts, strict=True))
-    if sum(parts):
-        assert all(
-            abs(share - part * min(amount, sum(parts)) / sum(parts)) < 1
-            for share, part in zip(shares, parts, strict=True)
-        )
+def test_what_a_budget_does_not_allow_at_once_goes_in_bites(counts: list[int], budget: int, bite: int) -> None:
+    plan = make_plan(snapshot(counts), Measure.COUNT, budget_grains=budget, bite_grains=bite)
+    assert plan.amount <= min(budget, plan.needed)
+    assert plan.amount > min(budget, plan.needed) - bite
+    assert all(each.amount >= bite or not each.rest for each in plan.transfers)
+    assert len({(each.donor, each.receiver) for each in plan.transfers}) == len(plan.transfers)
 
 
 def test_a_silo_that_must_not_take_takes_nothing_and_the_others_share_the_rest() -> None:

@@ -15,7 +15,7 @@ from silo.migration.rebalancing.rebalancer import Because, Held, Move, Rebalance
 from silo.migration.rebalancing.settings import RebalanceSettings
 from tests.unit.migration.rebalancing.world import SETTLED, carried_out, fewest_moves, silo, snapshot
 
-SETTINGS = RebalanceSettings()
+SETTINGS = RebalanceSettings(bite_grains=1)
 ALL = 10_000
 UNEVEN = (300, 300, 0)
 
@@ -178,6 +178,16 @@ def test_without_a_budget_nothing_moves_and_the_episode_goes_on() -> None:
     assert isinstance(watch.see(UNEVEN), Move)
 
 
+def test_a_budget_is_saved_up_until_a_whole_cluster_can_go() -> None:
+    watch = Watch(RebalanceSettings(bite_grains=64))
+    watch.see(UNEVEN)
+    held = watch.see(UNEVEN, budget=63)
+    assert because(held) is Because.NO_BUDGET
+    assert "63 grains are not enough for the next bite of up to 64" in str(held)
+    assert moved(watch.see(UNEVEN, budget=64)).plan.amount == 64
+    assert moved(watch.see((204, 204, 192), budget=9)).plan.amount == 8  # the last bite is what is left
+
+
 def test_where_nobody_may_take_it_says_so_by_leaving_all_where_it_is() -> None:
     watch = Watch()
     for version in range(1, 4):
@@ -207,6 +217,8 @@ def test_R332_a_verdict_tells_reason_and_spread() -> None:
         ({"confirmations": 0}, "confirmations"),
         ({"moves_per_plan_max": 0}, "moves_per_plan_max"),
         ({"settle_s": -1.0}, "settle_s"),
+        ({"bite_grains": 0}, "bite_grains"),
+        ({"bite_grains": 100, "moves_per_plan_max": 50}, "no plan could have one bite"),
     ],
 )
 def test_R515_settings_that_make_no_sense_are_refused_by_name(settings: dict[str, float], said: str) -> None:

@@ -85,6 +85,16 @@ def test_a_cluster_that_does_not_fit_is_not_torn_while_others_can_go() -> None:
     assert torn.amount == 7
 
 
+def test_no_cluster_is_torn_where_more_is_to_follow() -> None:
+    table = game("lobby", 8)
+    grains = [*loads_of(table), *(load(n, activity=9.0) for n in range(5))]
+    clusters = find_clusters(HERE, grains, table)
+    (first,) = pick_victims([Transfer(HERE, THERE, 7, rest=20)], coldest_first(grains), clusters=clusters)
+    assert {each.key for each in first.grains} == {str(n) for n in range(5)}
+    (stuck,) = pick_victims([Transfer(HERE, THERE, 7, rest=20)], coldest_first(loads_of(table)), clusters=clusters)
+    assert stuck.amount == 7  # rather than nothing
+
+
 def test_a_cluster_goes_where_its_other_half_is() -> None:
     table = game("lobby", 3)
     table[grain("lobby")] += [Neighbour(grain(f"far-{n}"), 1.0, ELSEWHERE) for n in range(4)]
