@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 from silo.directory.addresses import GrainId
 from silo.directory.errors import InvalidSettings
@@ -52,7 +53,10 @@ class EdgeRoutes:
 
     def members(self, silos: Mapping[str, float] | Iterable[str]) -> None:
         """These are the silos now. Grains of those that are gone are routed anew when they are asked for."""
-        self._silos = dict(silos) if isinstance(silos, Mapping) else dict.fromkeys(silos, 1.0)
+        if isinstance(silos, Mapping):
+            self._silos = dict(cast("Mapping[str, float]", silos))
+        else:
+            self._silos = dict.fromkeys(silos, 1.0)
         if not self._silos:
             raise InvalidSettings("an edge needs at least one silo to route to")
         for name in set(self._counts) - set(self._silos):

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks.placement.events import EVENTS, Cell, Outcome, play
 from benchmarks.placement.graphs import GRAPHS
-from benchmarks.placement.report import FILE, as_json, as_page, draw, print_cell
+from benchmarks.placement.report import as_json, draw, print_cell, save
 from benchmarks.placement.rules import rules
 from benchmarks.results import FOLDER
 
@@ -31,6 +31,7 @@ def main(given: list[str] | None = None) -> int:
     arguments = _parse(given)
     console = Console(width=None if sys.stdout.isatty() else 150)
     outcomes: list[Outcome] = []
+    kept: list[Outcome] = []
     for cell in _cells(arguments):
         of_cell = [
             play(cell, rule, seed=arguments.seed, **({"length_s": QUICK_S} if arguments.quick else {}))
@@ -39,14 +40,12 @@ def main(given: list[str] | None = None) -> int:
         outcomes += of_cell
         if not arguments.json:
             print_cell(console, cell, of_cell)
-    told = as_json(outcomes, arguments.seed)
+        if arguments.save is not None:  # after each cell: a long run that is broken off is not lost
+            kept = save(of_cell, arguments.seed, arguments.save)
     if arguments.json:
-        print(json.dumps(told, indent=1))
+        print(json.dumps(as_json(outcomes, arguments.seed), indent=1))
     if arguments.save is not None:
-        arguments.save.mkdir(parents=True, exist_ok=True)
-        (arguments.save / FILE).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-        (arguments.save / FILE).with_suffix(".md").write_text(as_page(outcomes), encoding="utf-8")
-        print(draw(outcomes, arguments.save) or f"saved in {arguments.save}", file=sys.stderr)
+        print(draw(kept, arguments.save) or f"saved in {arguments.save}", file=sys.stderr)
     return 0
 
 
@@ -80,7 +79,8 @@ def _parse(given: list[str] | None) -> argparse.Namespace:
         type=Path,
         const=FOLDER,
         metavar="FOLDER",
-        help="keep the results as placement.json, placement.md and charts; benchmarks/results where none is named",
+        help="keep the results as placement.json, placement.md and a chart, in place of those of the same cells;"
+        " benchmarks/results where none is named",
     )
     return parser.parse_args(given)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -32,6 +34,28 @@ HEADS: Final = (
 
 def as_json(outcomes: Sequence[Outcome], seed: int) -> dict[str, Any]:
     return {"v": 1, "seed": seed, "outcomes": [asdict(outcome) for outcome in outcomes]}
+
+
+def save(outcomes: Sequence[Outcome], seed: int, folder: Path) -> list[Outcome]:
+    """Keep these beside those of other cells that were played with the same seed; returns all that is kept now."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept: dict[tuple[Cell, str], Outcome] = {}
+    if (folder / FILE).exists():
+        before = msgspec.json.decode((folder / FILE).read_bytes(), type=_Kept)
+        kept = {(each.cell, each.rule): each for each in before.outcomes} if before.seed == seed else {}
+    kept.update({(each.cell, each.rule): each for each in outcomes})
+    every = sorted(
+        kept.values(), key=lambda each: (each.cell.graph, each.cell.event, each.cell.silos, each.cell.grains_each)
+    )
+    (folder / FILE).write_text(json.dumps(as_json(every, seed), indent=1) + "\n", encoding="utf-8")
+    (folder / FILE).with_suffix(".md").write_text(as_page(every), encoding="utf-8")
+    return every
+
+
+class _Kept(msgspec.Struct):
+    v: int
+    seed: int
+    outcomes: list[Outcome]
 
 
 def print_cell(console: Console, cell: Cell, outcomes: Sequence[Outcome]) -> None:

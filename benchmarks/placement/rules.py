@@ -145,6 +145,7 @@ class Theirs:
         for place, grain in enumerate(grains):
             if place % silos == 0:
                 seen = world.counts()  # reports come about once for so many placements
+            drawn: Sequence[int]
             if isinstance(self._rule, OrleansRebalancer):
                 drawn = world.rng.sample(range(silos), math.ceil(math.sqrt(silos)))
             elif isinstance(self._rule, LeastShard):

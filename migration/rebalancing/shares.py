@@ -72,12 +72,12 @@ def _pinned(silos: Sequence[Bounds], units: Sequence[int]) -> dict[int, int]:
     of the others away from that side, so that none of them would come back between its bounds.
     """
     pinned: dict[int, int] = {}
-    free = list(range(len(silos)))
+    free: list[int] = list(range(len(silos)))
     while free:
         total = sum(one.has for one in silos) - sum(pinned.values())
         whole = sum(units[place] for place in free)
-        short = [place for place in free if total * units[place] < silos[place].least * whole]
-        long = [place for place in free if total * units[place] > silos[place].most * whole]
+        short: list[int] = [place for place in free if total * units[place] < silos[place].least * whole]
+        long: list[int] = [place for place in free if total * units[place] > silos[place].most * whole]
         if not short and not long:
             break
         missing = sum(silos[place].least * whole - total * units[place] for place in short)

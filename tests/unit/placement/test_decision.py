@@ -34,6 +34,7 @@ class Settings(TypedDict, total=False):
     is_preferred: Callable[[SiloRow], str | None]
     is_free: Callable[[SiloRow], str | None]
     on_chosen: Callable[[GrainId, SiloAddress], None]
+    nearness: Nearness
 
 
 def placement(**settings: Unpack[Settings]) -> Placement:

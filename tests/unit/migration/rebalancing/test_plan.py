@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import msgspec
@@ -69,12 +70,12 @@ def test_what_is_balanced_is_left_alone(counts: list[int]) -> None:
     assert plan_of(snapshot(after)).transfers == ()
 
 
-@given(counts=COUNTS, order=st.randoms(use_true_random=False))
+@given(counts=COUNTS, seed=st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
-def test_every_silo_makes_the_same_plan_from_the_same_loads(counts: list[int], order: object) -> None:
+def test_every_silo_makes_the_same_plan_from_the_same_loads(counts: list[int], seed: int) -> None:
     loads = snapshot(counts)
     shuffled = list(loads.silos)
-    order.shuffle(shuffled)  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] - a Random
+    random.Random(seed).shuffle(shuffled)
     assert plan_of(msgspec.structs.replace(loads, silos=tuple(shuffled))) == plan_of(loads)
 
 

@@ -116,7 +116,8 @@ def test_R335_ten_overloaded_silos_never_fill_the_cold_one_above_the_threshold(s
 )
 @settings(max_examples=60, deadline=None)
 def test_what_is_hosted_and_promised_is_never_above_the_target(orders: list[tuple[str, int, int, int]]) -> None:
-    book, hosted, open_grants, now = Reservations(), 0, {}, 0.0
+    book, hosted, now = Reservations(), 0, 0.0
+    open_grants: dict[tuple[str, SiloAddress], int] = {}
     for what, donor, amount, version in orders:
         now += 1.0
         key = (f"p{version}", address(donor))
