@@ -18,11 +18,14 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.paper import PaperCluster
+from benchmarks.results import FOLDER
 from silo.directory.addresses import GrainId
 from silo.migration.rebalancing.clusters import GrainLoad
 from silo.migration.rebalancing.plan import TransferPlan
@@ -304,6 +307,21 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
     console.print(table)
 
 
+FILE: Final = "locality_warm.json"
+
+
+def quote(folder: Path) -> str:
+    """The kept rows as a table for a page. Raises FileNotFoundError where none are kept."""
+    lines = ["| calls enter × who places | local, lockstep | independent | again | spread | most | moves | theirs |"]
+    lines += ["|---|--:|--:|--:|--:|--:|--:|--:|"]
+    for row in json.loads((folder / FILE).read_text(encoding="utf-8"))["rows"]:
+        theirs = "{:.2f} / {:.2f}".format(*row["theirs"]) if row["theirs"] else ""
+        figures = [f"{row[name]:.3f}" for name in ("local_lockstep", "local_independent", "local_again")]
+        figures += [f"{row['spread']:.2f}", f"{row['spread_max']:.2f}", f"{row['moves']:.0f}" if row["moves"] else ""]
+        lines.append("| " + " | ".join([row["name"], *figures, theirs]) + " |")
+    return "\n".join(lines)
+
+
 def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.locality_warm",
@@ -313,6 +331,9 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds instead of {SEEDS}")
     parser.add_argument("--seeds", type=int, help="how many seeds the rows with chance in them are the means of")
+    parser.add_argument(
+        "--save", nargs="?", type=Path, const=FOLDER, metavar="FOLDER", help=f"keep the rows as {FILE} in this folder"
+    )
     arguments = parser.parse_args(given)
     seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else SEEDS)
     rows = [measure(scene, seeds) for scene in SCENES]
@@ -320,6 +341,9 @@ def main(given: list[str] | None = None) -> int:
         print(json.dumps(as_json(rows, seeds), indent=2))
     else:
         print_rows(Console(width=None if sys.stdout.isatty() else 140), rows)
+    if arguments.save is not None:
+        arguments.save.mkdir(parents=True, exist_ok=True)
+        (arguments.save / FILE).write_text(json.dumps(as_json(rows, seeds), indent=1) + "\n", encoding="utf-8")
     short = [f"{row.name}: {why}" for row in rows for why in row.short]
     for line in short:
         print(line, file=sys.stderr)

@@ -47,9 +47,26 @@ def save(outcomes: Sequence[Outcome], seed: int, folder: Path) -> list[Outcome]:
     every = sorted(
         kept.values(), key=lambda each: (each.cell.graph, each.cell.event, each.cell.silos, each.cell.grains_each)
     )
-    (folder / FILE).write_text(json.dumps(as_json(every, seed), indent=1) + "\n", encoding="utf-8")
+    lines = ",\n".join(json.dumps(each) for each in as_json(every, seed)["outcomes"])
+    (folder / FILE).write_text(f'{{"v": 1, "seed": {seed}, "outcomes": [\n{lines}\n]}}\n', encoding="utf-8")
     (folder / FILE).with_suffix(".md").write_text(as_page(every), encoding="utf-8")
     return every
+
+
+def quote(folder: Path, silos: str, grains_each: str, graph: str, event: str) -> str:
+    """The kept table of one cell, for a page. Raises KeyError for one that is not kept."""
+    cell = Cell(int(silos), int(grains_each), graph, event)
+    kept = msgspec.json.decode((folder / FILE).read_bytes(), type=_Kept)
+    found = [outcome for outcome in kept.outcomes if outcome.cell == cell]
+    if not found:
+        raise KeyError(str(cell))
+    return _table(found)
+
+
+def _table(outcomes: Sequence[Outcome]) -> str:
+    lines = ["| " + " | ".join(HEADS) + " |", "|---|" + "--:|" * (len(HEADS) - 1)]
+    lines += ["| " + " | ".join(_cells(outcome)) + " |" for outcome in outcomes]
+    return "\n".join(lines)
 
 
 class _Kept(msgspec.Struct):
@@ -74,9 +91,7 @@ def as_page(outcomes: Sequence[Outcome]) -> str:
         " written by hand. [docs/placement.md](../../docs/placement.md) says what it means."
     ]
     for cell in dict.fromkeys(outcome.cell for outcome in outcomes):
-        lines = [f"## {cell}\n", "| " + " | ".join(HEADS) + " |", "|---|" + "--:|" * (len(HEADS) - 1)]
-        lines += ["| " + " | ".join(_cells(outcome)) + " |" for outcome in outcomes if outcome.cell == cell]
-        parts.append("\n".join(lines))
+        parts.append(f"## {cell}\n\n{_table([outcome for outcome in outcomes if outcome.cell == cell])}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -122,8 +122,8 @@ class Ours:
             grain = here[(begin + place) % len(here)]
             looked_at.update((each, None) for each in world.graph.group(grain) if world.home[each] == donor)
         neighbours = {
-            _id(grain): [
-                Neighbour(_id(other), rate, address(world.home[other]))
+            as_id(grain): [
+                Neighbour(as_id(other), rate, address(world.home[other]))
                 for other, rate in world.graph.neighbours(grain)[:16]
                 if world.home[other] >= 0
             ]
@@ -195,12 +195,13 @@ def rules(names: Sequence[str] | None = None) -> list[Rule]:
     return [rule for rule in every if names is None or rule.name in names]
 
 
-def _id(grain: int) -> GrainId:
+def as_id(grain: int) -> GrainId:
+    """The identity of a grain that is a number here."""
     return GrainId(KIND, str(grain))
 
 
 def _load(world: World, grain: int) -> GrainLoad:
-    return GrainLoad(_id(grain), world.graph.activity(grain))
+    return GrainLoad(as_id(grain), world.graph.activity(grain))
 
 
 def chance(*words: object) -> random.Random:

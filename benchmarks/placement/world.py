@@ -29,9 +29,10 @@ class World:
         """When the members last changed, in seconds."""
         order = list(range(0, graph.grains, graph.group_size))
         self.rng.shuffle(order)
-        for place, first in enumerate(order):
-            for grain in graph.group(first):
-                self.put(grain, place % silos)
+        homes = [(grain, place % silos) for place, first in enumerate(order) for grain in graph.group(first)]
+        self.rng.shuffle(homes)  # so that no silo has the grains of a group one behind the other
+        for grain, silo in homes:
+            self.put(grain, silo)
 
     def counts(self) -> list[int]:
         """How many grains each living silo has."""
