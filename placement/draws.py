@@ -16,6 +16,10 @@ class Draws:
         self._candidates: tuple[Candidate, ...] = ()
         self._mounting: list[float] | None = None
 
+    def are_even(self, view: PlacementView) -> bool:
+        """Whether all candidates have the same capacity."""
+        return self._capacities(view.candidates) is None
+
     def one(self, view: PlacementView) -> SiloAddress:
         """Any candidate, each as likely as its capacity says."""
         mounting = self._capacities(view.candidates)

@@ -72,7 +72,10 @@ class ActivationCountPlacement:
         if load is None:
             return self._draws.one(view)
         drawn = self._draws.some(view, self._choose_out_of)
-        chosen = min(drawn, key=lambda candidate: load.estimate(candidate.silo) / candidate.capacity).silo
+        if self._draws.are_even(view):
+            chosen = min((candidate.silo for candidate in drawn), key=load.estimate)
+        else:
+            chosen = min(drawn, key=lambda candidate: load.estimate(candidate.silo) / candidate.capacity).silo
         load.placed(chosen)
         return chosen
 

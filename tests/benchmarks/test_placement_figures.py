@@ -19,7 +19,7 @@ from silo.placement.policies import RandomPlacement
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
-def test_R303_R304_R372_the_warm_table_is_repeated_and_every_claim_holds(scene: locality_warm.Scene) -> None:
+def test_R303_R304_R308_R372_the_warm_table_is_repeated_and_every_claim_holds(scene: locality_warm.Scene) -> None:
     assert locality_warm.measure(scene, seeds=1).short == []
 
 
