@@ -121,15 +121,25 @@ def _happen(event: str, world: World, rule: Rule) -> None:
     elif event == "crash":
         rule.place(world, world.lose(world.live[-max(1, silos // 10) :], 0.0))
     elif event == "hot":
-        hot = world.live[0]
-        surplus = int(HOT_SHARE * world.graph.grains) - len(world.hosted[hot])
-        for silo in world.live[1:]:
-            for grain in world.hosted[silo][: max(0, surplus) // (silos - 1)]:
-                world.move(grain, hot)
+        _heat(world)
     elif event == "roll":
         for silo in list(world.live):  # each leaves, and comes back empty before the next one does
             rule.place(world, world.lose([silo], 0.0))
             world.join(1, 0.0)
+
+
+def _heat(world: World) -> None:
+    """One silo has half of all grains, as after calls that entered there alone; groups are where their calls are."""
+    hot = world.live[0]
+    surplus = int(HOT_SHARE * world.graph.grains) - len(world.hosted[hot])
+    for silo in world.live[1:]:
+        wanted = max(0, surplus) // (len(world.live) - 1)
+        for grain in list(world.hosted[silo]):
+            if wanted > 0 and world.home[grain] == silo:
+                group = [each for each in world.graph.group(grain) if world.home[each] == silo]
+                wanted -= len(group)
+                for each in group:
+                    world.move(each, hot)
 
 
 class _Tide:

@@ -15,6 +15,7 @@ from benchmarks.placement.events import EVENTS, Cell, Outcome, play
 from benchmarks.placement.graphs import GRAPHS, Graph
 from benchmarks.placement.rules import Ours, chance, place_by_count, rules
 from benchmarks.placement.world import World
+from silo.migration.rebalancing.settings import RebalanceSettings
 from silo.placement.policies import RandomPlacement
 
 
@@ -68,6 +69,16 @@ def test_R403_R444_what_joins_takes_its_part_in_the_fewest_moves_and_clusters_st
     assert joined.moves <= joined.moves_fewest == 200
     assert joined.remote_peak is not None
     assert joined.remote_peak < 0.06
+
+
+def test_a_budget_in_bites_keeps_clusters_whole_where_one_in_grains_tears_them() -> None:
+    whole, torn = (
+        outcome(3, 100, "halo", "+30%", Ours(0.10, settings=RebalanceSettings(bite_grains=bite))) for bite in (64, 1)
+    )
+    assert whole.remote_peak is not None
+    assert torn.remote_peak is not None
+    assert whole.remote_peak < 0.05 < 0.2 < torn.remote_peak
+    assert whole.moves <= whole.moves_fewest
 
 
 @pytest.mark.parametrize("event", EVENTS)
