@@ -6,14 +6,16 @@ look at the whole graph, and costs a donor time only for what it has.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from silo.directory.addresses import GrainId, SiloAddress
 
-TIE_SHARE = 1 / 16
-"""Two grains are tied where their messages are at least this fraction of all those of one of them."""
+TIE_LEAST = 1 / 16
+"""Two grains are tied where their messages are at least this fraction of all those of each (the geometric mean of the
+two fractions): a player to its game, and not a fan to a celebrity whom everybody writes to."""
 CLUSTER_GRAINS_MAX = 64
 """The largest cluster that moves as one; further ties are cut."""
 
@@ -66,7 +68,7 @@ def find_clusters(
     grains: Iterable[GrainLoad],
     neighbours: Mapping[GrainId, Iterable[Neighbour]],
     *,
-    tie_share: float = TIE_SHARE,
+    tie_least: float = TIE_LEAST,
     grains_max: int = CLUSTER_GRAINS_MAX,
 ) -> list[Cluster]:
     """The clusters among a silo's grains, those with the least cut for each grain first.
@@ -75,14 +77,14 @@ def find_clusters(
     silo than within itself is no cluster.
     """
     loads = {one.grain: one for one in grains if not one.stays}
-    totals = {grain: sum(each.rate for each in neighbours.get(grain, ())) for grain in loads}
+    totals = {
+        grain: max(one.activity, sum(each.rate for each in neighbours.get(grain, ()))) for grain, one in loads.items()
+    }
     ties = sorted(
-        (
-            (-rate, grain, other)
-            for grain in loads
-            for other, rate in _local(grain, loads, neighbours)
-            if rate >= tie_share * min(totals[grain], totals[other])
-        ),
+        (-tie, grain, other)
+        for grain in loads
+        for other, rate in _local(grain, loads, neighbours)
+        if rate > 0 and (tie := rate / math.sqrt(totals[grain] * max(rate, totals[other]))) >= tie_least
     )
     joined = _Joined(grains_max)
     for _, grain, other in ties:

@@ -72,7 +72,8 @@ class Held(msgspec.Struct, frozen=True):
 
     because: Because
     why: str
-    spread: float = 1.0
+    spread: float | None = None
+    """How uneven it is; None where that was not looked at."""
 
     def __str__(self) -> str:
         return f"{self.because}: {self.why}"

@@ -66,7 +66,7 @@ def test_coldest_first_is_in_order(activities: list[float]) -> None:
 
 
 def test_whole_clusters_go_before_the_coldest() -> None:
-    table = game("lobby", 8)
+    table = game("lobby", 8, rate=20.0)
     grains = [*loads_of(table, activity=50.0), *(load(n) for n in range(20))]
     clusters = find_clusters(HERE, grains, table)
     (victims,) = pick_victims([to(10)], coldest_first(grains), clusters=clusters)
@@ -134,6 +134,18 @@ def test_communities_are_found_whole_through_the_noise_between_them() -> None:
     assert (
         sum(len(one.grains) == 20 and len(community) == 1 for one, community in zip(clusters, found, strict=True)) >= 18
     )
+
+
+def test_a_celebrity_whom_everybody_writes_to_does_not_tear_communities() -> None:
+    celebrity = grain("celebrity")
+    table: dict[GrainId, list[Neighbour]] = {celebrity: [Neighbour(grain(n), 1.5, HERE) for n in range(16)]}
+    for number in range(200):
+        first = number - number % 20
+        near = [Neighbour(grain(first + (number - first + step) % 20), 1.0, HERE) for step in (1, 2, 18, 19)]
+        table[grain(number)] = [*near, Neighbour(celebrity, 1.5, HERE)]
+    grains = [load("celebrity", activity=400.0), *loads_of(grain(n) for n in range(200))]
+    clusters = find_clusters(HERE, grains, table)
+    assert sorted(len(one.grains) for one in clusters) == [20] * 10
 
 
 def test_R417_what_is_not_to_be_moved_stays_and_its_cluster_is_cut_from_it() -> None:
