@@ -141,10 +141,12 @@ def draw(outcomes: Sequence[Outcome], folder: Path) -> str:
                 colour = OURS if rule.startswith("ours") else PEER
                 one.scatter(values, [place] * len(values), s=14, alpha=0.5, color=colour, linewidths=0)
             one.set_yticks(range(len(rules)), rules)
-            one.invert_yaxis() if column == 0 else None
-            one.set_title(f"{event}: {title}", loc="left", fontsize=8.5)
+            if row == 0:
+                one.set_title(event, loc="left", fontsize=10, fontweight="bold")
+            one.set_xlabel(title, loc="left", fontsize=8, color=PALE)
             one.tick_params(labelsize=7.5, colors=PALE)
             one.spines[["top", "right"]].set_visible(False)
+    axes[0][0].invert_yaxis()  # all share it
     figure.savefig(folder / "placement.png", dpi=DPI)
     plt.close(figure)
     return ""

@@ -38,6 +38,7 @@ def test_R303_the_table_can_be_had_as_json(capsys: pytest.CaptureFixture[str], m
     assert [(row["local_lockstep"], round(row["spread"], 2)) for row in told["rows"]] == [(0.0, 1.25), (1.0, 2.5)]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of matplotlib, where it draws
 def test_the_simulator_runs_and_says_the_same_for_the_same_seed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
