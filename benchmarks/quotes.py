@@ -2,7 +2,7 @@
 
 `python -m benchmarks.quotes` writes the blocks anew, and a test holds them to what is kept. A block is what stands
 between `<!-- figures: WHAT -->` and `<!-- /figures -->`, where WHAT is `machine`, `bars`, `rows NAME…`, `anatomy`,
-`choices` or `brief NAME…`, the last with less of each row.
+`choices`, `brief NAME…` with less of each row, `warm`, or `placement SILOS GRAINS GRAPH EVENT`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from benchmarks import anatomy, choices
+from benchmarks import anatomy, choices, locality_warm
+from benchmarks.placement import report
 from benchmarks.results import FOLDER, Kept, bars_table, load, machine_lines, rows_table
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PAGES: Final = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PAGES: Final = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "placement.md")
 BLOCK: Final = re.compile(r"(<!-- figures: (?P<what>[^>]+?) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 
 _MADE: Final[dict[str, Callable[[Kept, list[str]], str]]] = {
@@ -27,6 +28,8 @@ _MADE: Final[dict[str, Callable[[Kept, list[str]], str]]] = {
     "brief": lambda kept, names: rows_table(kept, names, brief=True),
     "anatomy": lambda _kept, _names: anatomy.table(FOLDER),
     "choices": lambda _kept, _names: choices.table(FOLDER),
+    "placement": lambda _kept, names: report.quote(FOLDER, *names),
+    "warm": lambda _kept, _names: locality_warm.quote(FOLDER),
 }
 
 

@@ -16,6 +16,7 @@ from silo.directory.logs import get_logger
 from silo.directory.membership import SiloRow, View
 from silo.placement.candidates import Exclusion, HostsOfView, Narrowing
 from silo.placement.failures import PolicyFailures
+from silo.placement.nearness import Nearness
 from silo.placement.policies import RandomPlacement
 from silo.placement.policy import (
     AnswerOutsideView,
@@ -31,9 +32,9 @@ from silo.placement.rules import ParsedRule, PlacementRule, parse_rule, policy_n
 
 log = get_logger(__name__)
 
-Source = Literal["hint", "force", "declared", "type", "cluster", "default", "fallback"]
-"""Who decided: the caller's hint, the operator's `force_policies`, the grain's declaration, `type_policies`, the
-cluster's policy, random for want of all these, or random because the policy raised."""
+Source = Literal["hint", "near", "force", "declared", "type", "cluster", "default", "fallback"]
+"""Who decided: the caller's hint, its wish to be near a peer, the operator's `force_policies`, the grain's declaration,
+`type_policies`, the cluster's policy, random for want of all these, or random because the policy raised."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ class Decision(msgspec.Struct, frozen=True):
     grain: GrainId
     silo: SiloAddress
     policy: str
-    """The name of the policy that answered; `hint` where the caller's hint did."""
+    """The name of the policy that answered; `hint` or `near` where the caller's word did."""
     source: Source
     candidates: tuple[Candidate, ...]
     excluded: tuple[Exclusion, ...] = ()
@@ -67,6 +68,8 @@ class Decision(msgspec.Struct, frozen=True):
     def _decided_by(self) -> str:
         if self.source == "hint":
             return "the caller's hint"
+        if self.source == "near":
+            return "the caller's wish to be near a peer"
         source = {
             "force": "the cluster's force_policies",
             "declared": "the grain's declaration",
@@ -91,8 +94,9 @@ class _Plan:
 class Placement:
     """The decision maker of one silo.
 
-    Precedence: the caller's hint, `force_policies`, what the grain declares, `type_policies`, the cluster's `policy`,
-    random. Policies override each other; filters add up, whichever of these they come from.
+    Precedence: the caller's hint, its wish to be near a peer, `force_policies`, what the grain declares,
+    `type_policies`, the cluster's `policy`, random. Policies override each other; filters add up, whichever of these
+    they come from.
 
     Args:
         local: the silo that decides.
@@ -106,6 +110,7 @@ class Placement:
             activations in flight as it begins at a time), or None.
         on_chosen: told of each decision.
         is_preferred: a reason to pass over a silo while another one can be had (its event loop lags), or None.
+        nearness: how far wishes to be near a peer may fill the peer's silo; without it, they are bounded by nothing.
 
     Raises:
         InvalidSettings: a rule is not one.
@@ -124,6 +129,7 @@ class Placement:
         is_preferred: Callable[[SiloRow], str | None] | None = None,
         is_free: Callable[[SiloRow], str | None] | None = None,
         on_chosen: Callable[[GrainId, SiloAddress], None] | None = None,
+        nearness: Nearness | None = None,
     ) -> None:
         self._local = local
         self._rng = rng
@@ -131,6 +137,7 @@ class Placement:
         self._is_preferred = is_preferred
         self._is_free = is_free
         self._on_chosen = on_chosen
+        self._nearness = nearness
         self._random = RandomPlacement()
         self._by_name: dict[str, PlacementPolicy] = {self._random.name: self._random}
         self._cluster = parse_rule(policy, "the cluster's policy", self._named)
@@ -150,12 +157,20 @@ class Placement:
         return self._failures.counts()
 
     def choose(
-        self, grain: GrainId, view: View, *, hint: SiloAddress | None = None, with_scores: bool = False
+        self,
+        grain: GrainId,
+        view: View,
+        *,
+        hint: SiloAddress | None = None,
+        near: SiloAddress | None = None,
+        with_scores: bool = False,
     ) -> Decision:
         """Decide where a new activation of the grain lands.
 
         Args:
             hint: taken where it may host the grain; otherwise the policy decides, and the decision notes why.
+            near: the silo of a grain that this one will talk to most. Taken where it may host the grain, nothing speaks
+                against it and it has not too much already; otherwise the policy decides, and the decision notes why.
             with_scores: also ask the policy how it rates the candidates, which costs time and is for explanations.
 
         Raises:
@@ -168,7 +183,7 @@ class Placement:
             raise narrowing.refusal()
         if self._is_free is not None:
             narrowing.avoid("is_free", self._is_free)
-        decision = self._decided(plan, grain, view, narrowing, hint, with_scores)
+        decision = self._decided(plan, grain, view, narrowing, hint, near, with_scores)
         if self._on_chosen is not None:
             self._on_chosen(grain, decision.silo)
         return decision
@@ -200,9 +215,10 @@ class Placement:
         view: View,
         narrowing: Narrowing,
         hint: SiloAddress | None,
+        near: SiloAddress | None,
         with_scores: bool,
     ) -> Decision:
-        """By the hint, where it may be followed; else by the policy."""
+        """By the hint, where it may be followed; else near the peer, where that does no harm; else by the policy."""
         if hint is not None:
             if hint in narrowing:
                 return _decision(grain, hint, "hint", "hint", narrowing, view)
@@ -211,16 +227,30 @@ class Placement:
             narrowing.avoid("is_preferred", self._is_preferred)
         for advisory in plan.advisory:
             narrowing.prefer(advisory, self._failures)
+        if near is not None:
+            why_not = self._why_not_near(near, narrowing)
+            if why_not is None:
+                return _decision(grain, near, "near", "near", narrowing, view)
+            narrowing.notes.append(f"the grain is not placed near its peer on {near}: {why_not}")
         offered = PlacementView(view.version, narrowing.candidates, self._rng)
         scores = self._scores(plan.policy, grain, offered) if with_scores else None
         silo, policy, source = self._ask(plan, grain, offered, narrowing.notes)
         return _decision(grain, silo, policy, source, narrowing, view, scores)
+
+    def _why_not_near(self, near: SiloAddress, narrowing: Narrowing) -> str | None:
+        if near not in narrowing:
+            return narrowing.why_not(near)
+        if self._nearness is None:
+            return None
+        return self._nearness.why_not(near, narrowing.candidates, self._local)
 
     def attach(self, runtime: PolicyRuntime) -> None:
         """Attach each policy, once, however many kinds share it. One whose `attach` raises goes on without."""
         if self._attached is not None or self._closed:
             raise RuntimeError("this placement was attached before" if not self._closed else "this placement is closed")
         self._attached = ExitStack()
+        if self._nearness is not None:
+            self._attached.callback(self._nearness.attach(runtime))
         policies = [self._plan_of_others.policy, *(plan.policy for plan in self._plans.values())]
         for policy in {id(policy): policy for policy in policies}.values():
             if not isinstance(policy, AttachablePolicy):

@@ -8,7 +8,7 @@ TPDS 2000).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -81,9 +81,10 @@ class LoadView:
         load = self._loads.get(silo)
         return 0.0 if load is None else self._base(load) + load.pending
 
-    def mean(self, silos: Sequence[SiloAddress]) -> float:
-        """The average of `known` over these silos."""
-        return sum(self.known(silo) for silo in silos) / max(1, len(silos))
+    def pending(self, silo: SiloAddress) -> float:
+        """How many of the estimated activations are choices of all silos since the report."""
+        load = self._loads.get(silo)
+        return 0.0 if load is None else float(load.pending * self._placers)
 
     def youngest_age(self, silos: Iterable[SiloAddress]) -> int | None:
         """The age of the newest report of these silos, in periods; None where none of them is known."""

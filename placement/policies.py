@@ -7,6 +7,9 @@
 * `consistent-hash` gives each grain the same silo, whoever decides: for where clients or caches use the same rule.
 * `activation-count` takes the less loaded of two silos drawn at random: nearly even, without herding on old load
   reports.
+* `resource-optimized` (`silo.placement.resources`) looks at processor, memory and lag as well.
+
+Where silos state a capacity (the metadata `capacity`), each of them gives a silo its part by that.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable, Mapping
 
 from silo.directory.addresses import GrainId, SiloAddress, stable_hash
 from silo.directory.errors import InvalidSettings
+from silo.placement.draws import Draws
 from silo.placement.load import REFRESH_S, AttachedLoads, LoadView
 from silo.placement.policy import Candidate, PlacementView, PolicyRuntime
 
@@ -28,8 +32,11 @@ class RandomPlacement:
 
     name = "random"
 
+    def __init__(self) -> None:
+        self._draws = Draws()
+
     def choose(self, grain: GrainId, view: PlacementView, local: SiloAddress | None) -> SiloAddress:
-        return _drawn(view)
+        return self._draws.one(view)
 
 
 class ActivationCountPlacement:
@@ -51,6 +58,7 @@ class ActivationCountPlacement:
             raise InvalidSettings(f"refresh_s is above 0 seconds, not {refresh_s}")
         self._choose_out_of = choose_out_of
         self._loads = AttachedLoads(refresh_s)
+        self._draws = Draws()
 
     def attach(self, runtime: PolicyRuntime) -> Callable[[], None]:
         return self._loads.attach(runtime)
@@ -62,16 +70,21 @@ class ActivationCountPlacement:
     def choose(self, grain: GrainId, view: PlacementView, local: SiloAddress | None) -> SiloAddress:
         load = self._loads.at(local)
         if load is None:
-            return _drawn(view)
-        drawn = view.rng.sample(view.candidates, min(self._choose_out_of, len(view.candidates)))
-        chosen = min((candidate.silo for candidate in drawn), key=load.estimate)
+            return self._draws.one(view)
+        drawn = self._draws.some(view, self._choose_out_of)
+        if self._draws.are_even(view):
+            chosen = min((candidate.silo for candidate in drawn), key=load.estimate)
+        else:
+            chosen = min(drawn, key=lambda candidate: load.estimate(candidate.silo) / candidate.capacity).silo
         load.placed(chosen)
         return chosen
 
     def scores(self, grain: GrainId, view: PlacementView, local: SiloAddress | None) -> Mapping[SiloAddress, float]:
-        """The estimated load; the lower of those drawn wins."""
+        """The estimated load by capacity; the lower of those drawn wins."""
         load = self._loads.at(local)
-        return {} if load is None else {candidate.silo: load.estimate(candidate.silo) for candidate in view.candidates}
+        if load is None:
+            return {}
+        return {candidate.silo: load.estimate(candidate.silo) / candidate.capacity for candidate in view.candidates}
 
 
 class PreferLocalPlacement:
@@ -102,7 +115,11 @@ class PreferLocalPlacement:
 
     def choose(self, grain: GrainId, view: PlacementView, local: SiloAddress | None) -> SiloAddress:
         load = self._elsewhere.load(local)
-        if local is None or local not in view or (load is not None and load.known(local) >= self._cap(view, load)):
+        if (
+            local is None
+            or local not in view
+            or (load is not None and load.known(local) >= self._cap(view, load, local))
+        ):
             return self._elsewhere.choose(grain, view, local)
         if load is not None:
             load.placed(local)
@@ -112,11 +129,13 @@ class PreferLocalPlacement:
         """The estimated load, which decides where the local silo does not."""
         return self._elsewhere.scores(grain, view, local)
 
-    def _cap(self, view: PlacementView, load: LoadView) -> float:
+    def _cap(self, view: PlacementView, load: LoadView, local: SiloAddress) -> float:
         cap = math.inf if self._max_local is None else float(self._max_local)
         if self._max_local_ratio is not None:
-            mean = load.mean([candidate.silo for candidate in view.candidates])
-            cap = min(cap, self._max_local_ratio * mean + LOCAL_HEADROOM)
+            total = sum(load.known(candidate.silo) for candidate in view.candidates)
+            whole = sum(candidate.capacity for candidate in view.candidates)
+            own = next(candidate.capacity for candidate in view.candidates if candidate.silo == local)
+            cap = min(cap, self._max_local_ratio * total * own / whole + LOCAL_HEADROOM)
         return cap
 
 
@@ -148,10 +167,13 @@ class ConsistentHashPlacement:
         if load is None or self._load_bound is None:
             return max(view.candidates, key=lambda candidate: _rank(grain, candidate)).silo
         ranked = sorted(view.candidates, key=lambda candidate: _rank(grain, candidate), reverse=True)
-        total = sum(load.known(candidate.silo) for candidate in ranked)
-        capacity = math.ceil(self._load_bound * (total + 1) / len(ranked))
-        # One is below: not all of them can be above a multiple of their own mean.
-        chosen = next(candidate.silo for candidate in ranked if load.known(candidate.silo) < capacity)
+        total = sum(load.known(candidate.silo) for candidate in ranked) + 1
+        whole = sum(candidate.capacity for candidate in ranked)
+        chosen = next(
+            candidate.silo
+            for candidate in ranked  # one is below: not all of them can be above a multiple of their own share
+            if load.known(candidate.silo) < math.ceil(self._load_bound * total * candidate.capacity / whole)
+        )
         load.placed(chosen)
         return chosen
 
@@ -160,10 +182,15 @@ class ConsistentHashPlacement:
         return {candidate.silo: _rank(grain, candidate)[0] / 2**64 for candidate in view.candidates}
 
 
-def _rank(grain: GrainId, candidate: Candidate) -> tuple[int, SiloAddress]:
+def rendezvous(grain: GrainId, name: str, capacity: float = 1.0) -> float:
+    """A silo's rank for a grain; the highest wins, each silo as often as its capacity says.
+
+    It is what edges and clients may use to find out where `consistent-hash` places a grain.
+    """
     # No kind, key or name holds a NUL, so that no two pairs make the same text.
-    return stable_hash(f"{candidate.name}\0{grain}"), candidate.silo
+    rank = stable_hash(f"{name}\0{grain}")
+    return rank if capacity == 1.0 else ((rank + 0.5) / 2**64) ** (1.0 / capacity) * 2**64
 
 
-def _drawn(view: PlacementView) -> SiloAddress:
-    return view.rng.choice(view.candidates).silo
+def _rank(grain: GrainId, candidate: Candidate) -> tuple[float, SiloAddress]:
+    return rendezvous(grain, candidate.name, candidate.capacity), candidate.silo

@@ -22,6 +22,20 @@ class AnswerOutsideView(GrainUnplaceable):
         self.policy = policy
 
 
+CAPACITY = "capacity"
+"""The metadata by which a silo says how much it should carry, relative to others, such as `capacity=2`."""
+CAPACITY_MAX = 1000.0
+
+
+def capacity_in(meta: Mapping[str, str]) -> float:
+    """The capacity that the metadata states; 1 where it states none, or one that is none."""
+    try:
+        capacity = float(meta.get(CAPACITY, 1.0))
+    except ValueError:
+        return 1.0
+    return capacity if 1 / CAPACITY_MAX <= capacity <= CAPACITY_MAX else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A silo that may host the grain in question."""
@@ -31,10 +45,13 @@ class Candidate:
     """Stays the same when the silo is restarted, unlike the address."""
     meta: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     app_version: str = ""
+    capacity: float = 1.0
+    """How much it should carry, relative to others: its metadata `capacity`."""
 
     @classmethod
     def of(cls, row: SiloRow) -> Candidate:
-        return cls(row.silo, row.info.name, row.info.meta, row.info.app_version)
+        told = row.info
+        return cls(row.silo, told.name, told.meta, told.app_version, capacity_in(told.meta))
 
     def __str__(self) -> str:
         return f"{self.name} ({self.silo})"

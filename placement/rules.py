@@ -20,6 +20,7 @@ from silo.placement.policies import (
     RandomPlacement,
 )
 from silo.placement.policy import PlacementFilter, PlacementPolicy
+from silo.placement.resources import ResourceOptimizedPlacement
 
 PlacementRule = PlacementPolicy | PlacementFilter | str | Sequence[PlacementPolicy | PlacementFilter | str]
 
@@ -28,6 +29,7 @@ SHIPPED: Mapping[str, Callable[[], PlacementPolicy]] = {
     PreferLocalPlacement.name: PreferLocalPlacement,
     ConsistentHashPlacement.name: ConsistentHashPlacement,
     ActivationCountPlacement.name: ActivationCountPlacement,
+    ResourceOptimizedPlacement.name: ResourceOptimizedPlacement,
 }
 """The policies that can be asked for by name."""
 

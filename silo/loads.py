@@ -9,6 +9,7 @@ from collections.abc import Callable
 from silo.activation.intake import full
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.membership import SiloRow, View
+from silo.placement.resources import Resources
 from silo.wire.frames import Load
 
 LOAD_PERIOD_S = 1.0
@@ -78,6 +79,11 @@ class Loads:
             return self.own_report()
         report = self._reports.get(silo)
         return report[0] if report is not None else None
+
+    def resources(self, silo: SiloAddress) -> Resources | None:
+        """What a silo uses, as far as reports tell by now; None where it has not reported."""
+        load = self.report_of(silo)
+        return None if load is None else Resources(lag_s=load.lag_s)
 
     def subscribe_loads(self, on_report: Callable[[SiloAddress, int], None]) -> Callable[[], None]:
         self._subscribers.append(on_report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, Unpack, cast
 
@@ -14,6 +15,7 @@ from silo.directory.errors import GrainUnplaceable, InvalidSettings, NotExecuted
 from silo.directory.membership import EMPTY_VIEW, SiloRow, SiloStatus
 from silo.placement.decision import Placement
 from silo.placement.filters import Prefer, Require
+from silo.placement.nearness import Nearness
 from silo.placement.policies import ActivationCountPlacement, ConsistentHashPlacement, RandomPlacement
 from silo.placement.policy import AnswerOutsideView, Candidate, PlacementView, PolicyRuntime
 from silo.placement.rules import PlacementRule, parse_rule
@@ -32,6 +34,7 @@ class Settings(TypedDict, total=False):
     is_preferred: Callable[[SiloRow], str | None]
     is_free: Callable[[SiloRow], str | None]
     on_chosen: Callable[[GrainId, SiloAddress], None]
+    nearness: Nearness
 
 
 def placement(**settings: Unpack[Settings]) -> Placement:
@@ -89,6 +92,35 @@ def test_R424_a_hint_that_cannot_be_followed_is_noted_with_the_reason() -> None:
     assert (decision.silo, decision.source) == (address(0), "default")
     assert decision.notes == (f"the hint {address(1)} was not followed: it is leaving, not active",)
     assert "no living silo" in placement().choose(ROOM, view, hint=address(8)).notes[0]
+
+
+def test_a_wish_to_be_near_a_peer_is_followed_below_the_hint_and_above_every_policy() -> None:
+    nearby = placement(policy=Always(address(1)), force_policies={"room": Always(address(2))})
+    near = nearby.choose(ROOM, cluster(4), near=address(3))
+    assert (near.silo, near.source) == (address(3), "near")
+    assert "the caller's wish to be near a peer" in near.explain()
+    assert nearby.choose(ROOM, cluster(4), hint=address(1), near=address(3)).source == "hint"
+
+
+def test_a_wish_to_be_near_a_peer_gives_way_to_what_speaks_against_the_silo() -> None:
+    lagging = placement(
+        policy=Always(address(1)), is_preferred=lambda row: "it lags" if row.silo == address(3) else None
+    )
+    decided = lagging.choose(ROOM, cluster(4), near=address(3))
+    assert (decided.silo, decided.source) == (address(1), "cluster")
+    assert f"the grain is not placed near its peer on {address(3)}: it lags" in decided.notes
+
+
+def test_wishes_to_be_near_one_grain_do_not_gather_everybody_on_its_silo() -> None:
+    choosing = placement(policy="activation-count", nearness=Nearness())
+    silo = Silo(HERE, cluster(5))
+    choosing.attach(silo)
+    placed = Counter(choosing.choose(grain, cluster(5), near=address(3)).silo for grain in grains(100))
+    assert placed[address(3)] <= 60
+    alone = placement(nearness=Nearness())
+    assert all(alone.choose(grain, cluster(5), near=address(3)).silo == address(3) for grain in grains(9))
+    choosing.close()
+    assert silo.is_quiet()
 
 
 @pytest.mark.parametrize("name", ["random", "prefer-local", "consistent-hash", "activation-count"])

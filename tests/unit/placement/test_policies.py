@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from silo.directory.addresses import SiloAddress, stable_hash
+from silo.directory.addresses import GrainId, SiloAddress, stable_hash
 from silo.directory.errors import InvalidSettings
 from silo.placement.policies import (
     ActivationCountPlacement,
     ConsistentHashPlacement,
     PreferLocalPlacement,
     RandomPlacement,
+    rendezvous,
 )
 from silo.placement.policy import PlacementPolicy, PlacementView
 from silo.placement.rules import SHIPPED
@@ -271,3 +274,14 @@ def test_settings_out_of_range_are_refused_by_name(build: object, said: str) -> 
     assert callable(build)
     with pytest.raises(InvalidSettings, match=said):
         build()
+
+
+def test_the_policy_of_ones_own_in_the_docs_keeps_a_tenant_on_three_silos() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "placement.md").read_text(encoding="utf-8")
+    source = page.partition("### A policy of your own")[2].partition("```python\n")[2].partition("\n\n\n@grain")[0]
+    names: dict[str, Any] = {"GrainId": GrainId, "rendezvous": rendezvous}
+    exec(source, names)  # noqa: S102 - the page is our own
+    view = offer(cluster(10), random.Random(1))
+    placed = Counter(names["ByTenant"]().choose(GrainId.of("cart", f"acme/{n}"), view, None) for n in range(300))
+    assert len(placed) == 3
+    assert len(source.splitlines()) <= 20

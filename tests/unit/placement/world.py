@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.membership import SiloInfo, SiloRow, SiloStatus, Table, View
 from silo.placement.policy import Candidate, PlacementPolicy, PlacementView
+from silo.placement.resources import Resources
 
 
 def address(number: int, incarnation: int = 1) -> SiloAddress:
@@ -58,6 +59,7 @@ class Silo:
         self.current = view
         self.own_load = 0
         self.reported: dict[SiloAddress, int] = {}
+        self.used: dict[SiloAddress, Resources] = {}
         self.on_report: list[Callable[[SiloAddress, int], None]] = []
         self.on_period: list[Callable[[], None]] = []
 
@@ -69,6 +71,9 @@ class Silo:
 
     def peer_load(self, silo: SiloAddress) -> int | None:
         return self.reported.get(silo)
+
+    def resources(self, silo: SiloAddress) -> Resources | None:
+        return self.used.get(silo)
 
     def subscribe_loads(self, on_report: Callable[[SiloAddress, int], None]) -> Callable[[], None]:
         self.on_report.append(on_report)
