@@ -258,7 +258,8 @@ class _Gatherer(Generic[_Question, _Answer]):
             raise Overloaded(f"{WAITING_CALLS_MAX} calls already wait for the directory", "WAITING_CALLS_MAX")
         ask = _Ask(question, on_taken)
         self._waiting.append(ask)
-        self._begin_batch()
+        if not self._beginning:
+            self._begin_batch()
         return ask
 
     async def close(self) -> None:

@@ -104,7 +104,7 @@ class Premises:
     begin_move: Callable[
         [Activation, str | SiloAddress | None, str, bool, OnBusy | None], asyncio.Future[MigrationOutcome]
     ]
-    begin_deactivation: Callable[[Activation], None]
+    begin_deactivation: Callable[[Activation], object]
     telemetry: Telemetry | None = None
     storage: StorageParts | None = None
     """Where persistent state lies; None where no kind here has any."""

@@ -258,6 +258,8 @@ class Catalog:
         """Its own entry, made of the names that are here anyway: as it was read, it has each of them to itself, which
         is a fifth of what an idle grain takes."""
         assert entry.activation == activation.activation_id
+        if entry.grain is activation.id and entry.silo is self.me and entry.activation is activation.activation_id:
+            return entry
         return Entry(activation.id, self.me, activation.activation_id, entry.epoch)
 
     def register_soon(self, registration: Registration, on_answer: Callable[[Entry | Exception | None], None]) -> None:
