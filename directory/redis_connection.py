@@ -227,13 +227,16 @@ class _Connections(redis.asyncio.BlockingConnectionPool):
     async def at_hand(self) -> Any:
         """A connection that is open and silent; None where none is at hand."""
         while self._at_hand:
-            connection = self._at_hand.pop()
+            connection, is_silent = self._at_hand.pop(), False
             try:
-                if not await _has_something_to_say(connection):
-                    return connection
+                is_silent = not await _has_something_to_say(connection)
             except (OSError, redis.exceptions.RedisError):
-                pass  # it is lost, and redis-py makes another one of it
-            await super().release(connection)
+                pass  # it is lost
+            finally:
+                if not is_silent:
+                    await super().release(connection)  # redis-py makes another one of it
+            if is_silent:
+                return connection
         return None
 
     async def get_connection(self, *args: Any, **options: Any) -> Any:
