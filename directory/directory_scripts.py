@@ -181,23 +181,16 @@ local function bucket(entries, head, asked, last)
         exhausted = entries
       end
     end
-    if last > i + 3 or size > 2 then rows[grain] = row end
+    rows[grain] = row
     count = count + 1
     standing[count] = answer
   end
   if size > 0 then
     -- The counter first: were the script cut short here, epochs would be skipped but none given twice.
-    if known[2] == run then
-      call('HSET', head, 'epoch', text)
-    else
-      call('HSET', head, 'epoch', text, 'run', run)
-    end
+    call('HSET', head, 'epoch', text)
+    if known[2] ~= run then call('HSET', head, 'run', run) end
     if life == '' then call('HDEL', head, 'life') end
-    if size == 2 then
-      call('HSET', entries, changed[1], changed[2])
-    else
-      call('HSET', entries, unpack(changed))
-    end
+    call('HSET', entries, unpack(changed))
   end
 end
 for k = 1, #KEYS, 2 do
