@@ -219,7 +219,7 @@ class _Connections(redis.asyncio.BlockingConnectionPool):
     commands do. To redis-py these are in use; whoever asks it for one gets one of them first."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+        cast("Any", super()).__init__(*args, **options)
         self._at_hand: list[Any] = []
         self._asking = 0
         """How many wait for redis-py to lease them one: what is given back meanwhile is theirs."""
@@ -293,10 +293,11 @@ class _WrittenAtOnce(redis.asyncio.connection.AbstractConnection):
     """
 
     _pack: ClassVar[Any] = cast("Any", redis.connection.HiredisRespSerializer()).pack
+    _pack_all: ClassVar[Any] = staticmethod(cast("Any", hiredis).pack_command)
 
     def pack_command(self, *args: Any) -> list[bytes]:
         try:
-            return [hiredis.pack_command(args)]
+            return [self._pack_all(args)]
         except TypeError:  # redis-py knows of more types
             return cast("list[bytes]", self._pack(*args))
 

@@ -421,7 +421,7 @@ class Catalog:
                     ending, timeout=self._limits.collect_every_s, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not ended:
-                    ending = set()
+                    ending.clear()
 
     def idle_since(self, now: float) -> Iterable[Activation]:
         """Those that nobody has used for as long as their kind allows, each looked at when its turn comes."""
