@@ -23,6 +23,20 @@ EPOCH_MAX = 2**53
 """Epochs stay below this, so that every Lua and JSON number holds one exactly."""
 
 
+def require_key(key: str) -> None:
+    """Raise InvalidIdentity where this can be no grain's key."""
+    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidIdentity(f"a grain key is a str, not {type(key).__name__}: {key!r}; convert it where you call")
+    try:
+        size = len(key) if key.isascii() else len(key.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise InvalidIdentity(f"grain key {key!r} is not valid Unicode text: {error.reason}") from None
+    if not 0 < size <= KEY_BYTES_MAX:
+        raise InvalidIdentity(f"a grain key has 1 to {KEY_BYTES_MAX} bytes of UTF-8, this one has {size}")
+    if "\0" in key:
+        raise InvalidIdentity("a grain key holds no NUL character")
+
+
 class GrainId(msgspec.Struct, frozen=True, array_like=True, order=True, cache_hash=True, gc=False):
     """The identity of a grain: its kind and its key. Text form `kind/key`, split at the first `/`."""
 
@@ -38,16 +52,7 @@ class GrainId(msgspec.Struct, frozen=True, array_like=True, order=True, cache_ha
         """
         if not KIND_PATTERN.fullmatch(kind):
             raise InvalidIdentity(f"grain kind {kind!r} is not of the form {KIND_PATTERN.pattern}")
-        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidIdentity(f"a grain key is a str, not {type(key).__name__}: {key!r}; convert it where you call")
-        try:
-            size = len(key) if key.isascii() else len(key.encode("utf-8"))
-        except UnicodeEncodeError as error:
-            raise InvalidIdentity(f"grain key {key!r} is not valid Unicode text: {error.reason}") from None
-        if not 0 < size <= KEY_BYTES_MAX:
-            raise InvalidIdentity(f"a grain key has 1 to {KEY_BYTES_MAX} bytes of UTF-8, this one has {size}")
-        if "\0" in key:
-            raise InvalidIdentity("a grain key holds no NUL character")
+        require_key(key)
         return cls(kind, key)
 
     @classmethod

@@ -78,7 +78,10 @@ class DirectoryCache:
             slot.used = True
         else:
             return False
-        self._grains_by_silo.setdefault(entry.silo, set()).add(entry.grain)
+        grains = self._grains_by_silo.get(entry.silo)
+        if grains is None:
+            grains = self._grains_by_silo[entry.silo] = set()
+        grains.add(entry.grain)
         return True
 
     def forget(self, entry: Entry) -> None:

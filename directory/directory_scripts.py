@@ -151,37 +151,46 @@ REGISTER: Final = Script(f"""
 -- Answers, for each, with the epoch that was given; or, where none was, with the row that stands, nil where there is
 --     none, {LIFE_OVER} if the life is over.
 {_RUN}
-local standing, at, exhausted = {{}}, 1, nil
+local call, format, KEYS, ARGV = redis.call, string.format, KEYS, ARGV
+local standing, count, at, exhausted = {{}}, 0, 1, nil
 local function bucket(entries, head, asked, last)
   {_HEAD}
   if asked ~= '' and asked ~= life then
-    for _ = at, last, 4 do standing[#standing + 1] = {LIFE_OVER} end
+    for _ = at, last, 4 do
+      count = count + 1
+      standing[count] = {LIFE_OVER}
+    end
     return
   end
-  local rows, changed = {{}}, {{}}
+  local changed, size, rows, text = {{}}, 0, {{}}, nil
   for i = at, last, 4 do
     local grain, expected = ARGV[i], ARGV[i + 1]
     local row = rows[grain]
-    if row == nil then row = redis.call('HGET', entries, grain) end
+    if row == nil then row = call('HGET', entries, grain) end
     local answer = row
     if (expected == '' and not row) or (expected ~= '' and row == expected) then
-      local epoch = math.max(counter, tonumber(ARGV[i + 2])) + 1
+      local epoch = tonumber(ARGV[i + 2])
+      if epoch < counter then epoch = counter end
+      epoch = epoch + 1
       if epoch < {EPOCH_MAX} then
-        counter, answer = epoch, epoch
-        row = '{ROW_FORMAT} ' .. string.format('%.0f', epoch) .. ' ' .. ARGV[i + 3]
-        changed[grain] = row
+        counter, answer, text = epoch, epoch, format('%.0f', epoch)
+        row = '{ROW_FORMAT} ' .. text .. ' ' .. ARGV[i + 3]
+        changed[size + 1], changed[size + 2] = grain, row
+        size = size + 2
       else
         exhausted = entries
       end
     end
     rows[grain] = row
-    standing[#standing + 1] = answer
+    count = count + 1
+    standing[count] = answer
   end
-  if next(changed) then
+  if size > 0 then
     -- The counter first: were the script cut short here, epochs would be skipped but none given twice.
-    redis.call('HSET', head, 'epoch', string.format('%.0f', counter), 'run', run)
-    if life == '' then redis.call('HDEL', head, 'life') end
-    for grain, row in pairs(changed) do redis.call('HSET', entries, grain, row) end
+    call('HSET', head, 'epoch', text)
+    if known[2] ~= run then call('HSET', head, 'run', run) end
+    if life == '' then call('HDEL', head, 'life') end
+    call('HSET', entries, unpack(changed))
   end
 end
 for k = 1, #KEYS, 2 do

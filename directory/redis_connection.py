@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
+import hiredis
 import msgspec
 import redis
 import redis.asyncio
@@ -52,6 +53,8 @@ COMMAND_TIMEOUT_S: Final = 1.0
 """How long one round trip may take before its connection is given up."""
 CONNECTIONS_MAX: Final = 32
 """Connections of one client to one server; further commands wait for one, COMMAND_TIMEOUT_S at the longest."""
+AT_HAND_MAX: Final = 8
+"""Of these, how many are kept at hand for the next commands."""
 TRIES_MAX: Final = 3
 TRY_WITHIN_S: Final = 1.5
 """No try starts later than this: a command has failed for good one connect and one command timeout after it."""
@@ -204,11 +207,81 @@ def open_redis(url: str) -> RedisClient:
         sentinel: Any = cast("Any", _Sentinels)(list(target.hosts), sentinel_kwargs=options | to_sentinels)
         master = sentinel.master_for(target.service, redis_class=_BehindSentinel, **(options | to_master))
         return cast("RedisClient", master)
-    pool = cast("Any", redis.asyncio.BlockingConnectionPool).from_url(
+    pool = cast("Any", _Connections).from_url(
         url, max_connections=CONNECTIONS_MAX, timeout=COMMAND_TIMEOUT_S, **(options | untried)
     )
     pool.connection_class = _WRITTEN_AT_ONCE[pool.connection_class]
-    return cast("RedisClient", redis.asyncio.Redis.from_pool(pool))
+    return cast("RedisClient", cast("Any", _OneServer).from_pool(pool))
+
+
+class _Connections(redis.asyncio.BlockingConnectionPool):
+    """The connections to one server, a few of them at hand: redis-py's own way to lease one takes longer than most
+    commands do. To redis-py these are in use; whoever asks it for one gets one of them first."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        cast("Any", super()).__init__(*args, **options)
+        self._at_hand: list[Any] = []
+        self._asking = 0
+        """How many wait for redis-py to lease them one: what is given back meanwhile is theirs."""
+
+    async def at_hand(self) -> Any:
+        """A connection that is open and silent; None where none is at hand."""
+        while self._at_hand:
+            connection, is_silent = self._at_hand.pop(), False
+            try:
+                is_silent = not await _has_something_to_say(connection)
+            except (OSError, redis.exceptions.RedisError):
+                pass  # it is lost
+            finally:
+                if not is_silent:
+                    await super().release(connection)  # redis-py makes another one of it
+            if is_silent:
+                return connection
+        return None
+
+    async def get_connection(self, *args: Any, **options: Any) -> Any:
+        connection = await self.at_hand()
+        if connection is not None:
+            return connection
+        self._asking += 1
+        try:
+            return await cast("Any", super()).get_connection(*args, **options)
+        finally:
+            self._asking -= 1
+
+    async def release(self, connection: Any) -> None:
+        if connection.is_connected and not self._asking and len(self._at_hand) < AT_HAND_MAX:
+            self._at_hand.append(connection)
+        else:
+            await super().release(connection)
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        at_hand, self._at_hand = self._at_hand, []
+        for connection in at_hand:
+            await super().release(connection)
+        await super().disconnect(inuse_connections)
+
+
+async def _has_something_to_say(connection: Any) -> bool:
+    """Whether there is more to read than anybody has asked for, or the end: such a connection is of no use."""
+    look = getattr(connection, "can_read", None) or connection.can_read_destructive  # as older releases call it
+    return bool(await look())
+
+
+class _OneServer(redis.asyncio.Redis):
+    """The client of one server. A command for which there is a connection at hand does without what redis-py does about
+    each: it measures how long that took, and prepares tries that it is not to make."""
+
+    async def execute_command(self, *words: Any, **options: Any) -> Any:
+        pool = cast("_Connections", self.connection_pool)
+        connection = await pool.at_hand()
+        if connection is None:
+            return await cast("Any", super()).execute_command(*words, **options)
+        try:
+            await connection.send_command(*words)
+            return await cast("Any", self).parse_response(connection, words[0], **options)
+        finally:
+            await pool.release(connection)
 
 
 class _WrittenAtOnce(redis.asyncio.connection.AbstractConnection):
@@ -220,9 +293,13 @@ class _WrittenAtOnce(redis.asyncio.connection.AbstractConnection):
     """
 
     _pack: ClassVar[Any] = cast("Any", redis.connection.HiredisRespSerializer()).pack
+    _pack_all: ClassVar[Any] = staticmethod(cast("Any", hiredis).pack_command)
 
     def pack_command(self, *args: Any) -> list[bytes]:
-        return cast("list[bytes]", self._pack(*args))
+        try:
+            return [self._pack_all(args)]
+        except TypeError:  # redis-py knows of more types
+            return cast("list[bytes]", self._pack(*args))
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         if not self.is_connected:

@@ -105,6 +105,7 @@ class RedisDirectory:
         self._owns_redis = False
         self._cluster = cluster
         self._keys = bucket_keys(cluster)
+        self._has_parts = spans_slots(redis)
         self._round_places: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(ROUNDS_IN_FLIGHT_MAX)
         )
@@ -142,7 +143,7 @@ class RedisDirectory:
             raise InvalidSettings(f"the directory needs Redis 6.2 or Valkey, with a run_id; found version {version!r}")
 
     def part_of(self, bucket: int) -> str:
-        return part_of(self._redis, self._keys[bucket][0])
+        return part_of(self._redis, self._keys[bucket][0]) if self._has_parts else ""
 
     async def lookup(self, grains: Sequence[GrainId]) -> list[Entry | None]:
         def command(by_bucket: Mapping[int, _Places]) -> _Command:

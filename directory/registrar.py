@@ -182,7 +182,10 @@ class _Ask(Generic[_Question, _Answer]):
 
     @property
     def abandoned(self) -> bool:
-        return all(isinstance(caller, asyncio.Future) and caller.done() for caller in self._callers)
+        for caller in self._callers:  # noqa: SIM110 - a generator costs more than the answer, for each question
+            if not (isinstance(caller, asyncio.Future) and caller.done()):
+                return False
+        return True
 
     def answer(self, answer: _Answer | Exception) -> None:
         """Tell each caller once; what is wrong with one harms neither the others nor the rest of the batch."""
@@ -255,7 +258,8 @@ class _Gatherer(Generic[_Question, _Answer]):
             raise Overloaded(f"{WAITING_CALLS_MAX} calls already wait for the directory", "WAITING_CALLS_MAX")
         ask = _Ask(question, on_taken)
         self._waiting.append(ask)
-        self._begin_batch()
+        if not self._beginning:
+            self._begin_batch()
         return ask
 
     async def close(self) -> None:

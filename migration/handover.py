@@ -319,10 +319,27 @@ class Source(msgspec.Struct):
     def on(self, event: Event) -> list[Order]:
         """What follows from the event; nothing, where it comes too late to matter."""
         match (self.phase, event):
+            # How nearly every move goes comes first: each case that is passed over takes time.
             case (SourcePhase.ASKING, AskAnswered(refused="")):
                 self.phase = SourcePhase.DRAINING
                 self.agreed = True
                 return [Drain()]
+            case (SourcePhase.DRAINING, Drained()):
+                self.drained = True
+                return self._deactivated_next()
+            case (SourcePhase.DEACTIVATING, Deactivated()):
+                if self.why:
+                    return self._aborted(self.why, reactivate=True)
+                self.phase = SourcePhase.DEHYDRATING
+                return [Dehydrate()]
+            case (SourcePhase.DEHYDRATING, Dehydrated(payload)):
+                self.phase = SourcePhase.OFFERED
+                return [SendOffer(payload)]
+            case (SourcePhase.OFFERED | SourcePhase.FENCING, OfferAnswered(entry=Entry() as entry)):
+                return self._moved(entry)
+            case (SourcePhase.MOVED, TargetOpened(failed="")):
+                return self._done(Release(), Finish(MoveStatus.MOVED))
+
             case (SourcePhase.ASKING, AskAnswered(refused=why)):
                 return self._done(Finish(MoveStatus.REFUSED, why))
             case (SourcePhase.ASKING, TimedOut(why) | PeerLost(why) | PeerDied(why) | Failed(why)):
@@ -334,9 +351,6 @@ class Source(msgspec.Struct):
             case (SourcePhase.DRAINING, AskAnswered(refused="")):
                 self.agreed = True
                 return self._deactivated_next()
-            case (SourcePhase.DRAINING, Drained()):
-                self.drained = True
-                return self._deactivated_next()
             case (SourcePhase.DRAINING, AskAnswered(why) | TimedOut(why) | PeerLost(why) | PeerDied(why) | Failed(why)):
                 return self._aborted(why, reactivate=False)
 
@@ -345,20 +359,10 @@ class Source(msgspec.Struct):
                 return []
             case (SourcePhase.DEACTIVATING, Failed(why)):
                 return self._aborted(why, reactivate=True)
-            case (SourcePhase.DEACTIVATING, Deactivated()):
-                if self.why:
-                    return self._aborted(self.why, reactivate=True)
-                self.phase = SourcePhase.DEHYDRATING
-                return [Dehydrate()]
 
-            case (SourcePhase.DEHYDRATING, Dehydrated(payload)):
-                self.phase = SourcePhase.OFFERED
-                return [SendOffer(payload)]
             case (SourcePhase.DEHYDRATING, Failed(why) | TimedOut(why) | PeerLost(why) | PeerDied(why)):
                 return self._aborted(why, reactivate=True)
 
-            case (SourcePhase.OFFERED | SourcePhase.FENCING, OfferAnswered(entry=Entry() as entry)):
-                return self._moved(entry)
             case (SourcePhase.OFFERED, OfferAnswered(refused=why, lost=False)):
                 return self._aborted(why, reactivate=True)  # it has not sent its compare-and-set, and will not
             case (SourcePhase.OFFERED, OfferAnswered(refused=why)):
@@ -382,8 +386,6 @@ class Source(msgspec.Struct):
             case (SourcePhase.FENCING, Registered(entry)):
                 return self._judged(entry)
 
-            case (SourcePhase.MOVED, TargetOpened(failed="")):
-                return self._done(Release(), Finish(MoveStatus.MOVED))
             case (SourcePhase.MOVED, TargetOpened(failed=why, entry=Entry() as entry)):
                 return self._given_back(entry, why)
             case (SourcePhase.MOVED, TargetOpened(failed=why) | PeerDied(why)):

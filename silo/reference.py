@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
 from silo.class_checks import (
@@ -16,7 +16,7 @@ from silo.class_checks import (
     signature_of,
     suggestion,
 )
-from silo.directory.addresses import GrainId, SiloAddress
+from silo.directory.addresses import GrainId, SiloAddress, require_key
 from silo.directory.errors import NotExecuted
 from silo.eager import Ready
 from silo.grain_context import GrainContext
@@ -154,7 +154,8 @@ class Reference:
 
 def make_reference(kind: GrainKind, key: str, caller: CallTarget) -> object:
     """A reference to the grain of that kind and key, whose calls go through `caller`; raises InvalidIdentity."""
-    return reference_type(kind)(GrainId.of(kind.name, key), caller)
+    require_key(key)
+    return reference_type(kind)(GrainId(kind.name, key), caller)
 
 
 def reference_to(grain: GrainId, kind: GrainKind | None, target: CallTarget) -> Reference:
@@ -183,12 +184,14 @@ def with_timeout(reference: T, seconds: float | None) -> T:
     """The same grain, called with this deadline; None for none. It beats the method's own `@timeout`."""
     if seconds is not None:
         require_seconds(seconds, "with_timeout")
-    return _derived(reference, timeout_s=seconds)
+    own = _own(reference)
+    return cast("T", type(own)(own._silo_id, own._silo_target, CallOptions(seconds, own._silo_options.hint)))  # pyright: ignore[reportPrivateUsage] - this module's own class
 
 
 def with_hint(reference: T, silo: str | SiloAddress) -> T:
     """The same grain; if a call has to activate it, then rather on this silo. A hint: placement has the last word."""
-    return _derived(reference, hint=silo)
+    own = _own(reference)
+    return cast("T", type(own)(own._silo_id, own._silo_target, CallOptions(own._silo_options.timeout_s, silo)))  # pyright: ignore[reportPrivateUsage] - this module's own class
 
 
 def require_seconds(seconds: float, where: str) -> None:
@@ -246,12 +249,10 @@ def _method(kind: GrainKind, spec: MethodSpec) -> Callable[..., Any]:
     return call
 
 
-def _derived(reference: T, **changes: Any) -> T:
+def _own(reference: object) -> Reference:
     if not isinstance(reference, Reference):
         raise TypeError(f"a reference to a grain is wanted, not {type(reference).__name__}")
-    own = cast("Reference", reference)
-    options = replace(own._silo_options, **changes)  # pyright: ignore[reportPrivateUsage] - this module's own class
-    return cast("T", type(own)(own._silo_id, own._silo_target, options))  # pyright: ignore[reportPrivateUsage]
+    return reference
 
 
 def _restored(kind_name: str, key: str, cls: type | None) -> Reference:

@@ -298,7 +298,7 @@ class Runtime:
             self.registrar,
             self.cache,
             chance,
-            CollectionLimits(activation.collect_after_s, activation.collect_every_s),
+            CollectionLimits(activation.collect_after_s, activation.collect_every_s, activation.collect_in_flight_max),
             intake,
             lambda: self.reporter.capacity_changed(),
             self.lives,

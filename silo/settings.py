@@ -144,6 +144,8 @@ class ActivationSettings(_Checked):
     """An activation that served no call for this long is deactivated."""
     collect_every_s: Seconds = 30.0
     """How often idle activations are looked for."""
+    collect_in_flight_max: Count = 500
+    """Idle activations that one silo ends at a time; the others as these have ended."""
     state_bytes_max: Bytes = 8 * MIB
     """The largest value of one persistent state."""
     activations_in_flight_max: Count = 1_000

@@ -104,7 +104,7 @@ class Premises:
     begin_move: Callable[
         [Activation, str | SiloAddress | None, str, bool, OnBusy | None], asyncio.Future[MigrationOutcome]
     ]
-    begin_deactivation: Callable[[Activation], None]
+    begin_deactivation: Callable[[Activation], object]
     telemetry: Telemetry | None = None
     storage: StorageParts | None = None
     """Where persistent state lies; None where no kind here has any."""
@@ -167,7 +167,7 @@ class Activation:
             kind.queue_calls_max or premises.limits.queue_calls_max,
             kind.queue_bytes_max or premises.limits.queue_bytes_max,
         )
-        self.last_used = self.started_at = asyncio.get_running_loop().time()
+        self.last_used = self.started_at = premises.loop.time()
         self.opened_at: float | None = None
         """Since when, without a break, it starts turns; None before that."""
         self.left_waiting = NO_CALLS
@@ -206,7 +206,7 @@ class Activation:
             return
         match admission:
             case Admission.WAIT:
-                call.queued_at = asyncio.get_running_loop().time()
+                call.queued_at = self._premises.loop.time()
                 if call.flags & Flag.INNER and self.state in (State.REGISTERING, State.STARTING):
                     self._premises.hasten(self)
             case Admission.CYCLE:
@@ -414,8 +414,10 @@ class Activation:
         if self.state is State.GONE:
             return
         self.state = State.OPEN
-        self.last_used = self.opened_at = asyncio.get_running_loop().time()
-        self._premises.chronicle.go_on(self.id, Fate.ACTIVE, f"under epoch {self.epoch}", self.last_used)
+        premises = self._premises
+        self.last_used = self.opened_at = premises.loop.time()
+        if self.id in premises.chronicle:
+            premises.chronicle.note(self.id, Fate.ACTIVE, f"under epoch {self.epoch}", self.last_used)
         self._wake_opened()
         self._wake_drained()
         if self.states is not None and self.states.stale:

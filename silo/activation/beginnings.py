@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from dataclasses import dataclass
 from functools import partial
@@ -105,7 +104,10 @@ class Beginnings:
             trace: the traceparent of the call that wants it.
             inner: whether that call was made by a grain.
         """
-        self._places.take(activation, partial(self._begin, activation, expected, trace), inner=inner)
+        if self._places.take(activation, inner=inner):
+            self._begin(activation, expected, trace)
+        else:
+            self._places.wait(activation, partial(self._begin, activation, expected, trace))
 
     def _begin(self, activation: Activation, expected: Entry | None, trace: str) -> None:
         """Ask for its entry at once, where nothing is in the way: what follows most often waits for nothing more, and
@@ -118,8 +120,11 @@ class Beginnings:
             and self._damping.refusal(activation.id, premises.loop.time()) is None
         ):
             mine = self._registration(activation, expected)
-            with contextlib.suppress(NotExecuted):  # it comes up again, where it is seen to
+            try:
                 self._catalog.register_soon(mine, partial(self._on_entry, activation, expected))
+            except NotExecuted:
+                pass  # it comes up again, where it is seen to
+            else:
                 return
         self._tasks.spawn(self._start(activation, expected, trace), f"activate {activation.id}")
 

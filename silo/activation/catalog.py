@@ -49,6 +49,7 @@ class CollectionLimits:
 
     collect_after_s: float = 900.0
     collect_every_s: float = 30.0
+    collect_in_flight_max: int = 500
 
 
 class Catalog:
@@ -257,6 +258,8 @@ class Catalog:
         """Its own entry, made of the names that are here anyway: as it was read, it has each of them to itself, which
         is a fifth of what an idle grain takes."""
         assert entry.activation == activation.activation_id
+        if entry.grain is activation.id and entry.silo is self.me and entry.activation is activation.activation_id:
+            return entry
         return Entry(activation.id, self.me, activation.activation_id, entry.epoch)
 
     def register_soon(self, registration: Registration, on_answer: Callable[[Entry | Exception | None], None]) -> None:
@@ -334,13 +337,17 @@ class Catalog:
         except DirectoryUnavailable as error:
             log.warning("directory.row_left", entry=str(entry), why=str(error))
 
-    def begin_deactivation(self, activation: Activation, reason: DeactivationReason) -> None:
-        """Deactivate in the background, where it is open and not moving; a stale state ends its move first."""
+    def begin_deactivation(self, activation: Activation, reason: DeactivationReason) -> asyncio.Task[None] | None:
+        """Deactivate in the background, where it is open and not moving; a stale state ends its move first.
+
+        Returns: the task that does it, where one was begun.
+        """
         if reason is DeactivationReason.STALE_STATE and activation.state is State.OPEN and activation.move is not None:
             activation.move.give_up("its persistent state is given up")  # after which this is asked for again
         elif activation.state is State.OPEN and activation.move is None:
             activation.hold()
-            self._tasks.spawn(self._deactivate(activation, reason), f"deactivate {activation.id}")
+            return self._tasks.spawn(self._deactivate(activation, reason), f"deactivate {activation.id}")
+        return None
 
     async def deactivate(self, activation: Activation, reason: DeactivationReason) -> None:
         """Let the running turns finish, run `on_deactivate`, give the entry up, and send on what waits.
@@ -397,14 +404,27 @@ class Catalog:
     # ------------------------------------------------------------------------------------------------------ idle grains
 
     async def _collect_idle(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._limits.collect_every_s)
-            for activation in self.idle_since(loop.time()):
-                self.begin_deactivation(activation, DeactivationReason.IDLE)
+            await self._end_idle()
+
+    async def _end_idle(self) -> None:
+        """End those that are idle now, so many at a time. What takes longer than the next look would, as a task that a
+        grain wants waited for may, is counted no more: others end all the same."""
+        ending = set[asyncio.Task[None]]()
+        for activation in self.idle_since(asyncio.get_running_loop().time()):
+            task = self.begin_deactivation(activation, DeactivationReason.IDLE)
+            if task is not None:
+                ending.add(task)
+            if len(ending) >= self._limits.collect_in_flight_max:
+                ended, ending = await asyncio.wait(
+                    ending, timeout=self._limits.collect_every_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not ended:
+                    ending.clear()
 
     def idle_since(self, now: float) -> Iterable[Activation]:
-        """Those that nobody has used for as long as their kind allows."""
+        """Those that nobody has used for as long as their kind allows, each looked at when its turn comes."""
         for activation in tuple(self._activations.values()):
             after = activation.kind.collect_after_s
             limit = self._limits.collect_after_s if after is None else after

@@ -71,17 +71,18 @@ class Places:
         """How many this silo begins at a time, by now."""
         return self._intake.cap(self._loop.time())
 
-    def take(self, activation: Activation, begin: Callable[[], None], *, inner: bool) -> None:
-        """Have it begin, at once or when there is a place for it; a call for it is about to be admitted.
+    def take(self, activation: Activation, *, inner: bool) -> bool:
+        """Whether it may begin at once, and has a place from here on; if not, `wait` has it begin in its turn.
 
         Args:
-            inner: whether that call was made by a grain.
+            inner: whether it is a grain that calls it.
         """
-        if self._intake.enter(activation, self._loop.time(), inner=inner):
-            begin()
-        else:
-            self._put_off[activation] = _PutOff(begin)
-            self._begin_next(activation)
+        return self._intake.enter(activation, self._loop.time(), inner=inner)
+
+    def wait(self, activation: Activation, begin: Callable[[], None]) -> None:
+        """Have it begin when there is a place for it; a call for it is about to be admitted."""
+        self._put_off[activation] = _PutOff(begin)
+        self._begin_next(activation)
 
     def set_aside(self, activation: Activation) -> None:
         """It waits for what no activation brings about: others have its place meanwhile."""

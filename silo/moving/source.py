@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import platform
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -179,6 +180,12 @@ class SourceMove:
                     self._dehydrate()
                 case handover.SendOffer(payload):
                     self._offer(payload)
+                case handover.Forward(entry):
+                    self._forward(entry)
+                case handover.Release():
+                    self._parts.catalog.let_go(activation)
+                case handover.Finish(status, why):
+                    self._finish(status, why)
                 case handover.SendWithdraw():
                     if not self._parts.membership.view.is_dead(self.target):
                         self._parts.links.to(self.target).send(Withdraw(self._number))
@@ -188,15 +195,9 @@ class SourceMove:
                     self._spawn(partial(self._fence, expected), "fence")
                 case handover.Resume(reactivate, why):
                     self._spawn(partial(self._resume, reactivate, why), "resume")
-                case handover.Forward(entry):
-                    self._forward(entry)
                 case handover.Discard(entry):
                     self._parts.catalog.reroute_all(activation, entry)
                     self._parts.catalog.let_go(activation)
-                case handover.Release():
-                    self._parts.catalog.let_go(activation)
-                case handover.Finish(status, why):
-                    self._finish(status, why)
                 case _:
                     raise AssertionError(f"an order for the target: {order}")
 
@@ -219,7 +220,7 @@ class SourceMove:
 
     def _set_timer(self, timeout_s: float, why: str) -> None:
         self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(timeout_s, self.post, handover.TimedOut(why))
+        self._timer = self._activation.loop.call_later(timeout_s, self.post, handover.TimedOut(why))
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -242,7 +243,7 @@ class SourceMove:
         if self._ask_timer is not None:
             self._ask_timer.cancel()
         why = f"{self._target_name} did not say within {timeout_s} s whether it would take it"
-        self._ask_timer = asyncio.get_running_loop().call_later(timeout_s, self.post, handover.TimedOut(why))
+        self._ask_timer = self._activation.loop.call_later(timeout_s, self.post, handover.TimedOut(why))
         self._parts.links.to(self.target).send(Ask(self._number, activation.id, size, schemas(self._all_parts())))
 
     def _all_parts(self) -> tuple[Part, ...]:
@@ -380,7 +381,7 @@ class SourceMove:
         activation, parts = self._activation, self._parts
         assert activation.entry is not None
         departure = Departure(self._reason, self._target_name, self._deactivation_error)
-        now = asyncio.get_running_loop().time()
+        now = activation.loop.time()
         try:
             taken = activation.run_sync(
                 lambda: dehydrate(
@@ -524,11 +525,12 @@ class SourceMove:
             self._note(Fate.MOVE_ABORTED, f"to {self._target_name}: {why}")
         if self._record is not None:
             self._record.ended(outcome)
-        log.debug("migration.done" if outcome.moved else "migration.not_done", outcome=outcome)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("migration.done" if outcome.moved else "migration.not_done", outcome=outcome)
         self.outcome.set_result(outcome)
 
     def _note(self, fate: Fate, why: str) -> None:
-        chronicle, now = self._parts.catalog.premises.chronicle, asyncio.get_running_loop().time()
+        chronicle, now = self._parts.catalog.premises.chronicle, self._activation.loop.time()
         chronicle.note(self._activation.id, fate, why, now)
 
     def end_record(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -104,8 +102,11 @@ class TargetMove:
     def _register_soon(self) -> None:
         """Ask for the entry at once, where nothing is in the way: most often that takes no task."""
         if self._activation.right.is_held():
-            with contextlib.suppress(NotExecuted):  # it comes up again, where it is seen to
+            try:
                 self._parts.catalog.register_soon(self._registration(), self._on_registered)
+            except NotExecuted:
+                pass  # it comes up again, where it is seen to
+            else:
                 return
         self._spawn(self._register, "register")
 
@@ -155,7 +156,7 @@ class TargetMove:
         self.post(handover.Failed(f"on_activate failed {tries} times: {type(failure).__name__}: {failure}"))
 
     def _open(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._activation.loop.time()
         self._activation.open()
         self._activation.last_used = now - self._idle_s
         if self._record is not None:

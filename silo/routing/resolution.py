@@ -11,7 +11,7 @@ import contextvars
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -60,6 +60,8 @@ from silo.tasks import is_being_cancelled
 from silo.wire.frames import Outcome
 
 log = get_logger(__name__)
+
+_SETTLED: Final = Settled()
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -110,18 +112,16 @@ class Sought:
         self.calls.append(call)
         self.bytes += call.size
 
-    def drop_overdue(self) -> None:
+    def drop_overdue(self, now: float) -> None:
         """Those whose deadline has passed take nobody's place. Calls of other silos have no timer here."""
-        now = asyncio.get_running_loop().time()
         for call in self.calls:
             if call.origin is not None and not call.answered and call.deadline is not None and now >= call.deadline:
                 call.on_answer(call, Answer.failed(call.overdue()))
         self.calls = [call for call in self.calls if not call.answered]
         self.bytes = sum(call.size for call in self.calls)
 
-    def still_wanted(self) -> list[Call]:
+    def still_wanted(self, now: float) -> list[Call]:
         """Those still waited for, ordinary calls first: they may activate the grain, control calls may not."""
-        now = asyncio.get_running_loop().time()
         wanted = [call for call in self.calls if not call.answered and (call.deadline is None or now < call.deadline)]
         if len(wanted) > 1:
             wanted.sort(key=lambda call: call.is_control)
@@ -189,8 +189,9 @@ class Resolver:
     def on_chance(self, why: Chance) -> None:
         """What could not be placed may be placed now."""
         for sought in list(self._sought.values()):
-            if sought.still_wanted():
-                self._tell(sought, ChanceCame(why, self._loop.time()))
+            now = self._loop.time()
+            if sought.still_wanted(now):
+                self._tell(sought, ChanceCame(why, now))
             else:
                 self._tell(sought, Deserted())
 
@@ -198,7 +199,8 @@ class Resolver:
         """Forget the tries that have failed, and try at once on behalf of those that wait."""
         sought = self._sought.get(grain)
         if sought is not None:
-            self._tell(sought, StartedOver(self._loop.time()) if sought.still_wanted() else Deserted())
+            now = self._loop.time()
+            self._tell(sought, StartedOver(now) if sought.still_wanted(now) else Deserted())
 
     def search(self, grain: GrainId) -> SearchReport | None:
         """How the search for a grain stands; None where nobody waits for it, or only since a moment ago."""
@@ -212,7 +214,7 @@ class Resolver:
             case _:
                 return None
         assert sought is not None
-        return SearchReport(len(sought.still_wanted()), failures, retry_in_s)
+        return SearchReport(len(sought.still_wanted(self._loop.time())), failures, retry_in_s)
 
     def wait(self, call: Call) -> None:
         """Have the call wait until its grain is found or placed."""
@@ -236,7 +238,7 @@ class Resolver:
     def _refusal(self, call: Call, sought: Sought) -> Overloaded | None:
         """Why there is no room for the call; None where there is, as always for one that was admitted elsewhere."""
         if self._lacks_room(call, sought):
-            sought.drop_overdue()
+            sought.drop_overdue(self._loop.time())
         limit = self._lacks_room(call, sought)
         if not limit or call.hops > 0 or call.tries > 0:
             return None
@@ -286,7 +288,8 @@ class Resolver:
 
     def _time_came(self, sought: Sought) -> None:
         sought.timer = None
-        self._tell(sought, TimeCame(self._loop.time()) if sought.still_wanted() else Deserted())
+        now = self._loop.time()
+        self._tell(sought, TimeCame(now) if sought.still_wanted(now) else Deserted())
 
     def _begin_try(self, sought: Sought) -> None:
         """Ask the directory first. What follows most often waits for nothing more, and then takes no task."""
@@ -299,7 +302,7 @@ class Resolver:
         """The directory has said what it knows. What follows most often waits for nothing, and then takes no task."""
         if self._closed:
             return
-        wanted = sought.still_wanted()
+        wanted = sought.still_wanted(self._loop.time())
         if wanted:
             if self._takes_asking(sought.grain, row):
                 self._tries.start(self._try(sought, row), self._context.copy())
@@ -315,7 +318,7 @@ class Resolver:
 
     async def _try(self, sought: Sought, row: Entry | Exception | None) -> None:
         """A try that the directory's word is not enough for, for the sake of those that still wait."""
-        wanted = sought.still_wanted()
+        wanted = sought.still_wanted(self._loop.time())
         try:
             if wanted:
                 sought.destination = await self._find(sought, wanted[0], row)
@@ -327,8 +330,9 @@ class Resolver:
         self._end(sought)
 
     def _end(self, sought: Sought) -> None:
-        self._note_end(sought)
-        self._tell(sought, Settled())
+        if sought.grain in self._chronicle:
+            self._note_end(sought)
+        self._tell(sought, _SETTLED)
 
     def _fails(self, sought: Sought, error: BaseException) -> bool:
         """A try has failed: whether its calls wait for another one. If not, they are told why."""

@@ -31,11 +31,11 @@ class Chance(enum.StrEnum):
 # --------------------------------------------------------------------------------------------------------------- states
 
 
-class Asleep(msgspec.Struct, frozen=True):
+class Asleep(msgspec.Struct, frozen=True, gc=False):
     """Nobody waits for the grain."""
 
 
-class Trying(msgspec.Struct, frozen=True):
+class Trying(msgspec.Struct, frozen=True, gc=False):
     """A try is under way; calls that come join it."""
 
     began: float
@@ -47,7 +47,7 @@ class Trying(msgspec.Struct, frozen=True):
     """Whether a chance has come that this try may have missed: should it fail, the next one is made at once."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True, gc=False):
     """The last try has failed; the next one is due later."""
 
     tried: float
@@ -68,30 +68,30 @@ State = Asleep | Trying | Waiting
 # -------------------------------------------------------------------------------------------------------------- signals
 
 
-class Called(msgspec.Struct, frozen=True):
+class Called(msgspec.Struct, frozen=True, gc=False):
     """A call wants the grain."""
 
     now: float
 
 
-class ChanceCame(msgspec.Struct, frozen=True):
+class ChanceCame(msgspec.Struct, frozen=True, gc=False):
     """The grain may have a place now."""
 
     why: Chance
     now: float
 
 
-class TimeCame(msgspec.Struct, frozen=True):
+class TimeCame(msgspec.Struct, frozen=True, gc=False):
     """The time has come that `WakeAt` had set."""
 
     now: float
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """The try has ended: the grain was found or placed, or it will not be."""
 
 
-class Failed(msgspec.Struct, frozen=True):
+class Failed(msgspec.Struct, frozen=True, gc=False):
     """The try has failed, and another one may not."""
 
     now: float
@@ -99,11 +99,11 @@ class Failed(msgspec.Struct, frozen=True):
     """From 0 to 1: spreads the pauses of grains that failed together."""
 
 
-class Deserted(msgspec.Struct, frozen=True):
+class Deserted(msgspec.Struct, frozen=True, gc=False):
     """Nobody who waits is left."""
 
 
-class StartedOver(msgspec.Struct, frozen=True):
+class StartedOver(msgspec.Struct, frozen=True, gc=False):
     """What failed before counts no more: an operator has said so."""
 
     now: float
@@ -114,21 +114,21 @@ Signal = Called | ChanceCame | TimeCame | Settled | Failed | Deserted | StartedO
 # --------------------------------------------------------------------------------------------------------------- orders
 
 
-class Try(msgspec.Struct, frozen=True):
+class Try(msgspec.Struct, frozen=True, gc=False):
     """Make a try now; no time is set any more."""
 
 
-class WakeAt(msgspec.Struct, frozen=True):
+class WakeAt(msgspec.Struct, frozen=True, gc=False):
     """Say `TimeCame` then, and at no other time that was set before."""
 
     at: float
 
 
-class LetGo(msgspec.Struct, frozen=True):
+class LetGo(msgspec.Struct, frozen=True, gc=False):
     """Let all that wait go: where they were found to belong, or with the error."""
 
 
-class Ignore(msgspec.Struct, frozen=True):
+class Ignore(msgspec.Struct, frozen=True, gc=False):
     """Do nothing, and say so."""
 
     why: str
@@ -137,6 +137,8 @@ class Ignore(msgspec.Struct, frozen=True):
 Order = Try | WakeAt | LetGo | Ignore
 
 ASLEEP: Final = Asleep()
+_TRY: Final = (Try(),)
+_LET_GO: Final = (LetGo(),)
 IGNORED_BECAUSE: Final[dict[type, str]] = {
     Asleep: "nobody waits for the grain",
     Trying: "a try is under way, and its end shows who still waits",
@@ -148,30 +150,30 @@ def step(state: State, signal: Signal, limits: RoutingLimits) -> tuple[State, tu
     """What a signal makes of one grain's state, and what is to be done."""
     match state, signal:
         case Asleep(), Called(now):
-            return Trying(now), (Try(),)
+            return Trying(now), _TRY
+        case Trying(), Settled():
+            return ASLEEP, _LET_GO
         case Trying(), Called():
             return state, ()  # it has joined
         case Trying(), ChanceCame():
             return msgspec.structs.replace(state, again=True), ()
         case Trying(), StartedOver():
             return msgspec.structs.replace(state, failures=0), ()
-        case Trying(), Settled():
-            return ASLEEP, (LetGo(),)
         case Trying(), Failed(now, chance):
             return _failed(state, now, chance, limits)
 
         case Waiting(), Called(now):
             return _hastened(state, now, limits)
         case Waiting(failures=failures, due=due), ChanceCame(now=now):
-            return Trying(now, failures, due), (Try(),)
+            return Trying(now, failures, due), _TRY
         case Waiting(failures=failures, due=due), TimeCame(now):
             if now < state.wakes_at:
                 return state, (WakeAt(state.wakes_at),)
-            return Trying(now, failures, due), (Try(),)
+            return Trying(now, failures, due), _TRY
         case Waiting(due=due), StartedOver(now=now):
-            return Trying(now, 0, due), (Try(),)
+            return Trying(now, 0, due), _TRY
         case Waiting(), Deserted():
-            return ASLEEP, (LetGo(),)
+            return ASLEEP, _LET_GO
 
         case _:
             return state, (Ignore(IGNORED_BECAUSE[type(state)]),)
@@ -184,7 +186,7 @@ def _failed(state: Trying, now: float, chance: float, limits: RoutingLimits) -> 
     if due is None or due <= now:
         due = now + jittered_pause_s(failures, limits, chance)
     if state.again:
-        return Trying(now, failures, due), (Try(),)
+        return Trying(now, failures, due), _TRY
     return Waiting(state.began, failures, due), (WakeAt(due),)
 
 
@@ -194,7 +196,7 @@ def _hastened(state: Waiting, now: float, limits: RoutingLimits) -> tuple[State,
         return state, ()
     at = state.tried + limits.call_wakes_every_s
     if at <= now:
-        return Trying(now, state.failures, state.due), (Try(),)
+        return Trying(now, state.failures, state.due), _TRY
     if at >= state.due:
         return state, ()  # it is due before that
     return msgspec.structs.replace(state, hastened=at), (WakeAt(at),)

@@ -84,6 +84,56 @@ async def test_R474_an_idle_grain_is_collected_and_its_next_call_starts_it_anew(
     assert await sleeper.touch() == 1
 
 
+@grain(kind="slow-to-end", collect_after=10.0)
+class SlowToEnd(_Sleeper):
+    """Ends when it is let."""
+
+    async def on_deactivate(self, reason: DeactivationReason) -> None:
+        await super().on_deactivate(reason)
+        await gate(self.key)
+
+
+async def _sleepers(cluster: Cluster, count: int) -> list[SlowToEnd]:
+    limits = ActivationSettings(collect_every_s=1.0, collect_in_flight_max=2, deactivation_timeout_s=100.0)
+    await cluster.start("a", kinds=(SlowToEnd,), activation=limits)
+    client = await cluster.client()
+    sleepers = [client.grain(SlowToEnd, str(number)) for number in range(count)]
+    await asyncio.gather(*(sleeper.touch() for sleeper in sleepers))
+    return sleepers
+
+
+def _ending(stage: Stage) -> list[str]:
+    return [line.split()[0] for line in stage.lines if line.endswith("off: idle")]
+
+
+@pytest.mark.in_memory
+async def test_R474_of_many_idle_grains_so_many_end_at_a_time_and_the_next_as_one_has(
+    cluster: Cluster, stage: Stage
+) -> None:
+    sleepers = await _sleepers(cluster, 4)
+    await asyncio.sleep(11.5)
+    assert _ending(stage) == ["0", "1"]
+    stage.gate("1").open()
+    await asyncio.sleep(0.5)
+    assert _ending(stage) == ["0", "1", "2"]
+    assert await sleepers[3].touch() == 2  # it waits for its end, and is used again before that
+    stage.gate("0").open()
+    stage.gate("2").open()
+    await asyncio.sleep(5.0)
+    assert [cluster.is_active(each) for each in sleepers] == [False, False, False, True]
+    assert _ending(stage) == ["0", "1", "2"]
+    stage.gate("3").open()
+
+
+@pytest.mark.in_memory
+async def test_R474_grains_that_are_long_in_ending_keep_no_other_from_it(cluster: Cluster, stage: Stage) -> None:
+    sleepers = await _sleepers(cluster, 3)
+    await asyncio.sleep(13.0)
+    assert _ending(stage) == ["0", "1", "2"]
+    for sleeper in sleepers:
+        stage.gate(sleeper.key).open()
+
+
 @pytest.mark.in_memory
 async def test_R474_a_grain_that_works_is_not_idle(cluster: Cluster, stage: Stage) -> None:
     await cluster.start("a", kinds=(Sleeper,), activation=LOOKED_FOR)

@@ -26,12 +26,14 @@ from silo.directory.redis_connection import (
     COMMAND_TIMEOUT_S,
     TRIES_MAX,
     asked,
+    drop_idle,
     error_codes,
     is_transient,
     open_redis,
     open_sync,
     parse_url,
 )
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -199,6 +201,51 @@ async def test_a_command_is_sent_and_answered_without_a_task_of_its_own(redis_ur
         assert not made
     finally:
         loop.set_task_factory(None)
+        await client.aclose()
+
+
+@pytest.mark.redis
+async def test_a_connection_that_the_server_has_closed_is_used_for_no_command(redis_url: str) -> None:
+    client, other = open_redis(redis_url), open_redis(redis_url)
+    try:
+        own = await client.execute_command("CLIENT", "ID")
+        assert await client.execute_command("CLIENT", "ID") == own  # it is kept at hand
+        assert await other.execute_command("CLIENT", "KILL", "ID", own) == 1
+        connection = cast("Any", client).connection_pool._at_hand[0]
+        await until(connection._reader.at_eof)
+        assert await client.execute_command("CLIENT", "ID") != own
+    finally:
+        await client.aclose()
+        await other.aclose()
+
+
+@pytest.mark.redis
+async def test_what_is_at_hand_is_there_for_pipelines_and_for_whoever_waits(redis_url: str) -> None:
+    client = open_redis(f"{redis_url}?max_connections=1")
+
+    async def one_by_pipeline() -> object:
+        pipeline = client.pipeline(transaction=False)
+        pipeline.execute_command("ECHO", "b")
+        return await pipeline.execute()
+
+    async def one() -> object:
+        return await client.execute_command("ECHO", "a")
+
+    try:
+        answers = await asyncio.gather(*(each() for _ in range(20) for each in (one, one_by_pipeline)))
+        assert answers == [b"a", [b"b"]] * 20
+    finally:
+        await client.aclose()
+
+
+@pytest.mark.redis
+async def test_what_is_at_hand_is_closed_with_all_that_is_idle(redis_url: str) -> None:
+    client = open_redis(redis_url)
+    try:
+        own = await client.execute_command("CLIENT", "ID")
+        await drop_idle(client)
+        assert await client.execute_command("CLIENT", "ID") != own
+    finally:
         await client.aclose()
 
 
