@@ -14,13 +14,18 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 from silo.telemetry import Telemetry
 
 
-def observer(endpoint: str) -> tuple[Telemetry, Callable[[], None]]:
-    """What reports to that endpoint, and what ends that, which blocks."""
-    tracers = TracerProvider(shutdown_on_exit=False)
+def observer(endpoint: str, ratio: float) -> tuple[Telemetry, Callable[[], None]]:
+    """What reports to that endpoint, and what ends that, which blocks.
+
+    Args:
+        ratio: how much of the traces that begin here is sampled, as by OTEL_TRACES_SAMPLER=parentbased_traceidratio.
+    """
+    tracers = TracerProvider(shutdown_on_exit=False, sampler=ParentBasedTraceIdRatio(ratio) if ratio < 1.0 else None)
     tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, insecure=True)))
     reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint, insecure=True))
     meters = MeterProvider([reader], shutdown_on_exit=False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import metrics, trace
-from opentelemetry.context import attach
+from opentelemetry import metrics
+from opentelemetry.context import attach, detach
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context
 
@@ -18,18 +18,18 @@ from silo.directory.contract import GrainDirectory
 from silo.directory.errors import OutcomeUnknown, Overloaded
 from silo.directory.membership import SiloStatus
 from silo.persistence.contract import GrainStorage
-from silo.telemetry.instruments import Instruments
+from silo.telemetry.instruments import Instruments, Labels
+from silo.telemetry.methods import Method, Methods
 from silo.telemetry.moves import MoveRecord
 from silo.telemetry.observed_directory import ObservedDirectory
 from silo.telemetry.observed_storage import ObservedStorage
+from silo.telemetry.spans import SCOPE, Attributes, Spans
 from silo.telemetry.traces import parent_of, traceparent
 
 if TYPE_CHECKING:
     from silo.activation.activation import Activation
     from silo.routing.call import Answer, Call
 
-SCOPE = "silo"
-"""Who the spans and metrics come from, in the words of OpenTelemetry: the instrumentation scope."""
 HERE = "here"
 
 
@@ -43,15 +43,17 @@ class Telemetry:
     def __init__(
         self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
     ) -> None:
-        self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self._spans = Spans(tracer_provider)
         self._instruments = Instruments(metrics.get_meter(SCOPE, meter_provider=meter_provider))
         self._silo: dict[str, str] = {}
+        self._methods = Methods(self._instruments, self._silo)
         self._hook_spans: dict[Activation, Span] = {}
 
     def at(self, silo: SiloAddress, name: str) -> Telemetry:
         """The same for one incarnation of a silo, whose address every span then bears."""
         own = copy.copy(self)
         own._silo = {"silo.address": str(silo), "silo.name": name}
+        own._methods = Methods(own._instruments, own._silo)
         own._hook_spans = {}
         return own
 
@@ -59,51 +61,50 @@ class Telemetry:
 
     async def called(self, call: Call, send: Callable[[Call], Awaitable[Any]]) -> Any:
         """Send a call and wait for its end: the caller's span, whose context travels with the call."""
-        name = _name(call)
-        span = self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=self._attributes(call))
+        method = self._methods.of(call)
+        span = self._spans.start(method.span_name, method.attributes_of(call), kind=SpanKind.CLIENT)
         call.trace = traceparent(span)
-        began = asyncio.get_running_loop().time()
-        failure: BaseException | None = None
+        now = asyncio.get_running_loop().time
+        began = now()
+        labels: Labels | None = None
         try:
-            return await send(call)
+            value = await send(call)
         except BaseException as error:
-            failure = error
+            labels = self._failed(call, method, span, error)
             raise
+        else:
+            return value
         finally:
-            self._ended(call, span, failure, asyncio.get_running_loop().time() - began)
+            if labels is None:
+                labels = method.called_here if call.target == HERE else method.called_there
+            span.set_attribute("silo.scope", labels["scope"])
+            self._instruments.figures.note(self._instruments.call_duration, now() - began, labels)
+            span.end()
 
-    def _ended(self, call: Call, span: Span, failure: BaseException | None, took_s: float) -> None:
-        instruments = self._instruments
-        labels = instruments.method(call.grain.kind, call.method)
-        labels["scope"] = "local" if call.target == HERE else "remote"
-        span.set_attribute("silo.scope", labels["scope"])
-        if failure is not None:
-            labels["error.type"] = instruments.error(type(failure).__name__)
-            span.set_attribute("error.type", type(failure).__name__)
-            span.set_status(Status(StatusCode.ERROR, f"{type(failure).__name__}: {failure}"))
-            if isinstance(failure, OutcomeUnknown):
-                instruments.unknown.add(1, {"reason": labels["error.type"]})
-            elif isinstance(failure, Overloaded):
-                instruments.rejected.add(1, {"reason": instruments.reason(failure.limit), "seen_by": "caller"})
-        instruments.call_duration.record(took_s, labels)
-        span.end()
+    def _failed(self, call: Call, method: Method, span: Span, failure: BaseException) -> Labels:
+        instruments, name = self._instruments, type(failure).__name__
+        error = instruments.error(name)
+        span.set_attribute("error.type", name)
+        span.set_status(Status(StatusCode.ERROR, f"{name}: {failure}"))
+        if isinstance(failure, OutcomeUnknown):
+            instruments.unknown.add(1, {"reason": error})
+        elif isinstance(failure, Overloaded):
+            instruments.rejected.add(1, {"reason": instruments.reason(failure.limit), "seen_by": "caller"})
+        return {**(method.called_here if call.target == HERE else method.called_there), "error.type": error}
 
-    @contextmanager
-    def turn(self, activation: Activation, call: Call) -> Generator[None]:
+    def turn(self, activation: Activation, call: Call) -> AbstractContextManager[None]:
         """The turn's own span; what the grain calls within it is its child."""
-        attributes = self._attributes(call)
+        method = self._methods.of(call)
+        attributes = method.attributes_of(call)
         attributes["silo.epoch"] = activation.epoch
-        with self._tracer.start_as_current_span(
-            _name(call), context=parent_of(call.trace), kind=SpanKind.SERVER, attributes=attributes
-        ):
-            yield
+        return _Current(self._spans.start(method.span_name, attributes, parent_of(call.trace), kind=SpanKind.SERVER))
 
     def turn_ended(self, call: Call, answer: Answer, started: float, now: float) -> None:
         """A turn has ended, or was not begun after all."""
-        instruments = self._instruments
-        labels = instruments.method(call.grain.kind, call.method)
-        instruments.queue_duration.record(max(0.0, started - call.queued_at) if call.queued_at else 0.0, labels)
-        instruments.turn_duration.record(now - started, {**labels, "outcome": answer.outcome.name.lower()})
+        instruments, method = self._instruments, self._methods.of(call)
+        note = instruments.figures.note
+        note(instruments.queue_duration, max(0.0, started - call.queued_at) if call.queued_at else 0.0, method.labels)
+        note(instruments.turn_duration, now - started, method.ended[answer.outcome])
 
     def rejected(self, limit: str) -> None:
         """A call was refused here, since this limit was reached."""
@@ -127,9 +128,7 @@ class Telemetry:
     def activation(self, activation: Activation, trace_parent: str) -> Generator[None]:
         """An activation from its registration to its opening; a child of what the call that wanted it belongs to."""
         kind = activation.id.kind
-        span = self._tracer.start_span(
-            f"activate {kind}", context=parent_of(trace_parent), attributes=self._grain(activation.id)
-        )
+        span = self._spans.start(f"activate {kind}", self._grain(activation.id), parent_of(trace_parent))
         self._hook_spans[activation] = span
         began = asyncio.get_running_loop().time()
         result = "error"
@@ -155,7 +154,7 @@ class Telemetry:
 
     def counted(self, grain: GrainId, change: int) -> None:
         """The silo has an activation of such a grain more, or one less."""
-        self._instruments.activations.add(change, {"type": self._instruments.kind(grain.kind)})
+        self._instruments.counted(grain.kind, change)
 
     def deactivated(self, grain: GrainId, reason: str, took_s: float, failed: bool) -> None:
         """A grain was deactivated."""
@@ -191,12 +190,12 @@ class Telemetry:
         if self._silo:
             attributes.setdefault("silo.migration.from", self._silo["silo.name"])
             attributes.setdefault("silo.migration.to", self._silo["silo.name"])
-        span = self._tracer.start_span(
+        span = self._spans.start(
             f"{what} {activation.id.kind}",
-            context=None if trace_parent is None else parent_of(trace_parent),
-            attributes={**self._grain(activation.id), **attributes},
+            {**self._grain(activation.id), **attributes},
+            None if trace_parent is None else parent_of(trace_parent),
         )
-        return MoveRecord(self._tracer, self._instruments, span, activation, self._hook_spans)
+        return MoveRecord(self._spans, self._instruments, span, activation, self._hook_spans)
 
     def move_refused(self, grain: GrainId, reason: str) -> None:
         """A move was refused before anything of it began."""
@@ -237,7 +236,7 @@ class Telemetry:
         instruments = self._instruments
         instruments.loop_lag.record(lag_s)
         instruments.spread.set(spread)
-        instruments.calls_open.set(calls_open)
+        instruments.calls_open_here = calls_open
         instruments.activations_in_flight.set(activations_in_flight)
         instruments.activations_waiting.set(activations_waiting)
         instruments.moves_in_flight.set(moves_out, {"direction": "out"})
@@ -247,19 +246,24 @@ class Telemetry:
 
     # ------------------------------------------------------------------------------------------------------- attributes
 
-    def _attributes(self, call: Call) -> dict[str, str | int]:
-        return {
-            "rpc.system": "silo",
-            "rpc.service": call.grain.kind,
-            "rpc.method": call.method,
-            "silo.grain.key": call.grain.key,
-            **self._silo,
-        }
-
-    def _grain(self, grain: GrainId) -> dict[str, str]:
+    def _grain(self, grain: GrainId) -> Attributes:
         return {"silo.grain.kind": grain.kind, "silo.grain.key": grain.key, **self._silo}
 
 
-def _name(call: Call) -> str:
-    verb = f"{call.grain.kind}/{call.method}"
-    return f"control {verb}" if call.is_control else verb
+class _Current:
+    """Has a span be the current one, and end with the block; an exception that leaves the block is its failure."""
+
+    __slots__ = ("_span", "_token")
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> None:
+        self._token = attach(set_span_in_context(self._span))
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        detach(self._token)
+        if isinstance(error, Exception):
+            self._span.record_exception(error)
+            self._span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        self._span.end()

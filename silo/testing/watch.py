@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.trace import INVALID_SPAN, NoOpTracerProvider, Tracer
+from opentelemetry.trace import INVALID_SPAN, NoOpTracerProvider
 
 from silo.activation.activation import State
 from silo.directory.addresses import GrainId, SiloAddress
@@ -26,6 +26,7 @@ from silo.migration.outcome import MigrationOutcome
 from silo.telemetry import Telemetry
 from silo.telemetry.instruments import Instruments
 from silo.telemetry.moves import MoveRecord
+from silo.telemetry.spans import Spans
 from silo.testing.steps import Place, Step, Steps, step_of
 from silo.testing.witness import Ended, ListWitness, What
 
@@ -170,10 +171,10 @@ class Watch(Telemetry):
     # ------------------------------------------------------------------------------------------------------------ moves
 
     def leaving(self, activation: Activation, reason: str, target: str, trace_parent: str | None) -> WatchedMove:
-        return WatchedMove(self, self._tracer, self._instruments, activation, self._name, target)
+        return WatchedMove(self, self._spans, self._instruments, activation, self._name, target)
 
     def arriving(self, activation: Activation, reason: str, source: str, trace_parent: str) -> WatchedMove:
-        return WatchedMove(self, self._tracer, self._instruments, activation, source, self._name)
+        return WatchedMove(self, self._spans, self._instruments, activation, source, self._name)
 
     def reach(self, step: Step, activation: Activation, source: str, target: str) -> None:
         """A move has come to a step, at this silo."""
@@ -191,9 +192,9 @@ class WatchedMove(MoveRecord):
     """One move as one of its silos sees it."""
 
     def __init__(
-        self, watch: Watch, tracer: Tracer, instruments: Instruments, activation: Activation, source: str, target: str
+        self, watch: Watch, spans: Spans, instruments: Instruments, activation: Activation, source: str, target: str
     ) -> None:
-        super().__init__(tracer, instruments, INVALID_SPAN, activation, {})
+        super().__init__(spans, instruments, INVALID_SPAN, activation, {})
         self._watch = watch
         self._source = source
         self._target = target

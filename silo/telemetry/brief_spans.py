@@ -1,0 +1,274 @@
+"""Brief spans: recorded as the SDK of OpenTelemetry records them, at the price of those that only begin and end.
+
+The SDK makes each span for whoever may write to it, from any thread: with a lock, bounded maps and lists, and a check
+of every value. That takes several times as long as the objects that the span of a call needs. A brief span holds what
+it was started with. Where more is asked of it than that, as by the code of a grain or by an error, a span of the SDK
+takes its place, with the same ids and the same beginning; what is exported is the SDK's own in either case.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from time import time_ns
+from typing import Any, Final
+
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, Tracer
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+    get_current_span,
+    set_span_in_context,
+)
+
+from silo.telemetry.traces import FLAGS, NOWHERE
+
+ATTRIBUTES_MAX: Final = 32
+"""How many attributes a brief span has; who sets more of them has a span of the SDK."""
+SAMPLED: Final = TraceFlags.SAMPLED
+RANDOM: Final = 2
+"""The flag that says that a trace's id was drawn at random; older SDKs have no name for it, and never set it."""
+NO_STATE: Final = TraceState()
+NO_STATUS: Final = Status(StatusCode.UNSET)
+FOLLOWS_PARENT: Final = (
+    ",remoteParentSampled:AlwaysOnSampler,remoteParentNotSampled:AlwaysOffSampler"
+    ",localParentSampled:AlwaysOnSampler,localParentNotSampled:AlwaysOffSampler}"
+)
+"""How a sampler describes itself that always does with a child as was done with its parent."""
+SAMPLES_ALL: Final = "ParentBased{root:AlwaysOnSampler" + FOLLOWS_PARENT
+MEASURES_ITSELF: Final = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
+"""Has the SDK count its own spans, which it does where it starts them."""
+PLAIN: Final = frozenset({str, int, float, bool})
+
+
+class BriefSpans:
+    """Starts spans in place of a tracer of the SDK; what it decides and whom it tells are that tracer's."""
+
+    def __init__(self, tracer: Tracer, limits: SpanLimits, scope: InstrumentationScope) -> None:
+        self._tracer = tracer
+        self._limits = limits
+        self._scope = scope
+        self._ids = tracer.id_generator
+        sampler = tracer.sampler
+        how = sampler.get_description() if type(sampler).should_sample is ParentBased.should_sample else ""
+        self._follows_parent = how.endswith(FOLLOWS_PARENT)
+        self._samples_all = how == SAMPLES_ALL
+        is_random = getattr(self._ids, "is_trace_id_random", None)
+        self._root_flags = RANDOM if is_random is not None and is_random() else 0
+        self._is_bounded = limits.max_span_attribute_length is not None or (
+            limits.max_span_attributes is not None and limits.max_span_attributes < ATTRIBUTES_MAX
+        )
+        self._given = _Given(self._root_flags != 0)
+        self._whole_tracer = Tracer(
+            sampler=self._given,
+            resource=tracer.resource,
+            span_processor=_Ends(tracer.span_processor),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - said to be one of two, and used as any processor
+            id_generator=self._given,
+            instrumentation_info=tracer.instrumentation_info,
+            span_limits=limits,
+            instrumentation_scope=scope,
+        )
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, tracer: object) -> BriefSpans | None:
+        """In place of this tracer; None where that would not come to the same."""
+        if type(tracer) is not Tracer or os.environ.get(MEASURES_ITSELF, "").strip().lower() == "true":
+            return None
+        inside = vars(tracer)
+        limits, scope = inside.get("_span_limits"), inside.get("_instrumentation_scope")
+        if not isinstance(limits, SpanLimits) or not isinstance(scope, InstrumentationScope):
+            return None
+        return cls(tracer, limits, scope)
+
+    def start(self, name: str, attributes: dict[str, Any], around: Context | None, kind: SpanKind) -> Span:
+        """As the tracer's `start_span`; the attributes are the span's own from here on."""
+        parent = get_current_span(around).get_span_context()
+        if parent.is_valid:
+            trace_id, flags = parent.trace_id, parent.trace_flags & RANDOM
+            asks = not self._follows_parent
+            sampled = parent.trace_flags & SAMPLED
+            state = parent.trace_state
+        else:
+            parent, trace_id, flags = None, self._ids.generate_trace_id(), self._root_flags
+            asks = not self._samples_all
+            sampled, state = SAMPLED, NO_STATE
+        if asks:
+            result = self._tracer.sampler.should_sample(around, trace_id, name, kind, attributes, ())
+            if result.decision is Decision.RECORD_ONLY:
+                return self._tracer.start_span(name, around, kind, attributes)
+            sampled = SAMPLED if result.decision.is_sampled() else 0
+            attributes = dict(result.attributes or ())
+            state = result.trace_state
+        context = SpanContext(trace_id, self._ids.generate_span_id(), False, FLAGS[flags | sampled], state)
+        if not sampled:
+            return NonRecordingSpan(context)
+        span = BriefSpan(self, name, kind, context, parent, attributes)
+        self._tracer.span_processor.on_start(span, parent_context=around)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - what it lacks of theirs it takes from `whole`
+        return span
+
+    def whole(self, span: BriefSpan) -> Span:
+        """A span of the SDK that takes this one's place."""
+        with self._lock:
+            if span._stand_in is None:
+                self._given.context = span.context
+                self._whole_tracer.resource = self._tracer.resource
+                around = NOWHERE if span.parent is None else set_span_in_context(NonRecordingSpan(span.parent), NOWHERE)
+                span._stand_in = self._whole_tracer.start_span(
+                    span._name, around, span.kind, span._attributes, start_time=span._began_ns
+                )
+            return span._stand_in
+
+    def end(self, span: BriefSpan, end_ns: int) -> ReadableSpan:
+        """Tell of a span that has ended, and stayed brief."""
+        tracer = self._tracer
+        ended = ReadableSpan(
+            span._name,
+            span.context,
+            span.parent,
+            tracer.resource,
+            self._bounded(span._attributes) if self._is_bounded else span._attributes,
+            kind=span.kind,
+            status=NO_STATUS,
+            start_time=span._began_ns,
+            end_time=end_ns,
+            instrumentation_scope=self._scope,
+        )
+        tracer.span_processor.on_end(ended)
+        return ended
+
+    def _bounded(self, attributes: Mapping[str, Any]) -> BoundedAttributes:
+        limits = self._limits
+        return BoundedAttributes(limits.max_span_attributes, attributes, max_value_len=limits.max_span_attribute_length)
+
+
+class BriefSpan(Span):
+    """A span that so far has only begun, or has ended with nothing more."""
+
+    def __init__(
+        self,
+        spans: BriefSpans,
+        name: str,
+        kind: SpanKind,
+        context: SpanContext,
+        parent: SpanContext | None,
+        attributes: dict[str, Any],
+    ) -> None:
+        self.kind = kind
+        self.context = context
+        self.parent = parent
+        self._spans = spans
+        self._name = name
+        self._attributes = attributes
+        self._stand_in: Span | None = None
+        self._ended: ReadableSpan | None = None
+        self._began_ns = time_ns()
+
+    def get_span_context(self) -> SpanContext:
+        return self.context
+
+    def is_recording(self) -> bool:
+        return self._ended is None if self._stand_in is None else self._stand_in.is_recording()
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        if self._stand_in is None and type(value) in PLAIN and key and len(self._attributes) < ATTRIBUTES_MAX:
+            if self._ended is None:
+                self._attributes[key] = value
+        else:
+            self._whole.set_attribute(key, value)
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        for key, value in attributes.items():
+            self.set_attribute(key, value)
+
+    def end(self, end_time: int | None = None) -> None:
+        if self._stand_in is not None:
+            self._stand_in.end(end_time)
+        elif self._ended is None:
+            self._ended = self._spans.end(self, time_ns() if end_time is None else end_time)
+
+    # Whatever else is asked of it, a span of the SDK answers; of one that has ended, one that nothing changes.
+
+    @property
+    def _whole(self) -> Span:
+        return self._spans.whole(self) if self._ended is None else INVALID_SPAN
+
+    def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
+        self._whole.add_event(name, attributes, timestamp)
+
+    def add_link(self, context: SpanContext, attributes: Any = None) -> None:
+        self._whole.add_link(context, attributes)
+
+    def update_name(self, name: str) -> None:
+        self._whole.update_name(name)
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        self._whole.set_status(status, description)
+
+    def record_exception(
+        self, exception: BaseException, attributes: Any = None, timestamp: int | None = None, escaped: bool = False
+    ) -> None:
+        self._whole.record_exception(exception, attributes, timestamp, escaped)
+
+    def __getattr__(self, name: str) -> Any:
+        """Only reached for what it has not of a span of the SDK, as processors may ask for at its start."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._ended or self._whole, name)
+
+
+class _Given(IdGenerator, Sampler):
+    """Has a tracer start a span that has started: with these ids, sampled, in the trace's own state."""
+
+    def __init__(self, is_random: bool) -> None:
+        self.context: SpanContext
+        """Of the span that has started."""
+        self._is_random = is_random
+
+    def generate_span_id(self) -> int:
+        return self.context.span_id
+
+    def generate_trace_id(self) -> int:
+        return self.context.trace_id
+
+    def is_trace_id_random(self) -> bool:
+        return self._is_random
+
+    def should_sample(
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: SpanKind | None = None,
+        attributes: Any = None,
+        links: Sequence[Link] | None = None,
+        trace_state: TraceState | None = None,
+    ) -> SamplingResult:
+        return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, self.context.trace_state)
+
+    def get_description(self) -> str:
+        return "as it was decided"
+
+
+class _Ends(SpanProcessor):
+    """Passes on that spans end; that they start was told when they were brief."""
+
+    def __init__(self, processor: SpanProcessor) -> None:
+        self._processor = processor
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._processor.on_end(span)

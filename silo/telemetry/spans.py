@@ -1,0 +1,56 @@
+"""Where spans are started: by the tracer that was given, or for less where that is the SDK's own."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import ProxyTracer, Span, SpanKind, Tracer, TracerProvider
+
+if TYPE_CHECKING:
+    from silo.telemetry.brief_spans import BriefSpans
+
+SCOPE = "silo"
+"""Who the spans and metrics come from, in the words of OpenTelemetry: the instrumentation scope."""
+Attributes = dict[str, str | int]
+
+
+class Spans:
+    """The spans of one `Telemetry`.
+
+    Args:
+        provider: where they go; the application's own (global) provider where none is given, and then as soon as there
+            is one.
+    """
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self._provider = provider
+        self._tracer = trace.get_tracer(SCOPE, tracer_provider=provider)
+        self._brief = brief_spans(self._tracer)
+
+    def start(
+        self, name: str, attributes: Attributes, around: Context | None = None, kind: SpanKind = SpanKind.INTERNAL
+    ) -> Span:
+        """Start a span.
+
+        Args:
+            attributes: the span's own from here on.
+            around: what it is a child of; None for whatever runs now.
+        """
+        if self._brief is None and isinstance(self._tracer, ProxyTracer):  # the application had no provider yet
+            self._tracer = trace.get_tracer(SCOPE, tracer_provider=self._provider)
+            self._brief = brief_spans(self._tracer)
+        if self._brief is not None:
+            return self._brief.start(name, attributes, around, kind)
+        return self._tracer.start_span(name, context=around, kind=kind, attributes=attributes)
+
+
+def brief_spans(tracer: Tracer) -> BriefSpans | None:
+    """What starts spans for less in place of this tracer, where that is known to come to the same."""
+    if "opentelemetry.sdk.trace" not in sys.modules:  # so it is none of the SDK's
+        return None
+    from silo.telemetry.brief_spans import BriefSpans
+
+    return BriefSpans.of(tracer)
