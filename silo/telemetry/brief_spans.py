@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, Tracer
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult
@@ -62,6 +63,7 @@ class BriefSpans:
         self._tracer = tracer
         self._limits = limits
         self._scope = scope
+        self._resource = _Known(tracer.resource)
         self._ids = tracer.id_generator
         sampler = tracer.sampler
         how = sampler.get_description() if type(sampler).should_sample is ParentBased.should_sample else ""
@@ -95,25 +97,29 @@ class BriefSpans:
             return None
         return cls(tracer, limits, scope)
 
+    @property
+    def resource(self) -> Mapping[str, Any]:
+        """What is told of whoever reports, beside the spans and for all of them."""
+        return self._tracer.resource.attributes
+
     def start(self, name: str, attributes: dict[str, Any], around: Context | None, kind: SpanKind) -> Span:
         """As the tracer's `start_span`; the attributes are the span's own from here on."""
-        parent = get_current_span(around).get_span_context()
-        if parent.is_valid:
+        above = get_current_span(around).get_span_context()
+        parent = above if above.is_valid else None
+        if parent is not None:
             trace_id, flags = parent.trace_id, parent.trace_flags & RANDOM
             asks = not self._follows_parent
-            sampled = parent.trace_flags & SAMPLED
-            state = parent.trace_state
+            sampled, state = parent.trace_flags & SAMPLED, parent.trace_state
         else:
-            parent, trace_id, flags = None, self._ids.generate_trace_id(), self._root_flags
+            trace_id, flags = self._ids.generate_trace_id(), self._root_flags
             asks = not self._samples_all
             sampled, state = SAMPLED, NO_STATE
         if asks:
-            result = self._tracer.sampler.should_sample(around, trace_id, name, kind, attributes, ())
+            result: Any = self._tracer.sampler.should_sample(around, trace_id, name, kind, attributes, ())
             if result.decision is Decision.RECORD_ONLY:
                 return self._tracer.start_span(name, around, kind, attributes)
-            sampled = SAMPLED if result.decision.is_sampled() else 0
-            attributes = dict(result.attributes or ())
-            state = result.trace_state
+            sampled, state = SAMPLED if result.decision is Decision.RECORD_AND_SAMPLE else 0, result.trace_state
+            attributes = dict(result.attributes or {})
         context = SpanContext(trace_id, self._ids.generate_span_id(), False, FLAGS[flags | sampled], state)
         if not sampled:
             return NonRecordingSpan(context)
@@ -124,27 +130,29 @@ class BriefSpans:
     def whole(self, span: BriefSpan) -> Span:
         """A span of the SDK that takes this one's place."""
         with self._lock:
-            if span._stand_in is None:
+            if span.stand_in is None:
                 self._given.context = span.context
                 self._whole_tracer.resource = self._tracer.resource
                 around = NOWHERE if span.parent is None else set_span_in_context(NonRecordingSpan(span.parent), NOWHERE)
-                span._stand_in = self._whole_tracer.start_span(
-                    span._name, around, span.kind, span._attributes, start_time=span._began_ns
+                span.stand_in = self._whole_tracer.start_span(
+                    span.begun_name, around, span.kind, span.begun_attributes, start_time=span.began_ns
                 )
-            return span._stand_in
+            return span.stand_in
 
     def end(self, span: BriefSpan, end_ns: int) -> ReadableSpan:
         """Tell of a span that has ended, and stayed brief."""
         tracer = self._tracer
+        if tracer.resource is not self._resource.original:
+            self._resource = _Known(tracer.resource)
         ended = ReadableSpan(
-            span._name,
+            span.begun_name,
             span.context,
             span.parent,
-            tracer.resource,
-            self._bounded(span._attributes) if self._is_bounded else span._attributes,
+            self._resource,
+            self._bounded(span.begun_attributes) if self._is_bounded else span.begun_attributes,
             kind=span.kind,
             status=NO_STATUS,
-            start_time=span._began_ns,
+            start_time=span.began_ns,
             end_time=end_ns,
             instrumentation_scope=self._scope,
         )
@@ -171,23 +179,24 @@ class BriefSpan(Span):
         self.kind = kind
         self.context = context
         self.parent = parent
+        self.begun_name = name
+        self.begun_attributes = attributes
+        self.began_ns = time_ns()
+        self.stand_in: Span | None = None
+        """The span of the SDK that has taken its place, if one has."""
         self._spans = spans
-        self._name = name
-        self._attributes = attributes
-        self._stand_in: Span | None = None
         self._ended: ReadableSpan | None = None
-        self._began_ns = time_ns()
 
     def get_span_context(self) -> SpanContext:
         return self.context
 
     def is_recording(self) -> bool:
-        return self._ended is None if self._stand_in is None else self._stand_in.is_recording()
+        return self._ended is None if self.stand_in is None else self.stand_in.is_recording()
 
     def set_attribute(self, key: str, value: Any) -> None:
-        if self._stand_in is None and type(value) in PLAIN and key and len(self._attributes) < ATTRIBUTES_MAX:
+        if self.stand_in is None and type(value) in PLAIN and key and len(self.begun_attributes) < ATTRIBUTES_MAX:
             if self._ended is None:
-                self._attributes[key] = value
+                self.begun_attributes[key] = value
         else:
             self._whole.set_attribute(key, value)
 
@@ -196,8 +205,8 @@ class BriefSpan(Span):
             self.set_attribute(key, value)
 
     def end(self, end_time: int | None = None) -> None:
-        if self._stand_in is not None:
-            self._stand_in.end(end_time)
+        if self.stand_in is not None:
+            self.stand_in.end(end_time)
         elif self._ended is None:
             self._ended = self._spans.end(self, time_ns() if end_time is None else end_time)
 
@@ -229,6 +238,21 @@ class BriefSpan(Span):
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._ended or self._whole, name)
+
+
+class _Known(Resource):
+    """A resource that knows its hash, which exporters ask for with each span: to reckon it they would write JSON."""
+
+    def __init__(self, original: Resource) -> None:
+        super().__init__(dict(original.attributes), original.schema_url)
+        self.original = original
+        self._known_hash = hash(original)
+
+    def __hash__(self) -> int:
+        return self._known_hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or super().__eq__(other)
 
 
 class _Given(IdGenerator, Sampler):

@@ -83,6 +83,7 @@ def resource_of(*, silo: SiloAddress, name: str, cluster: str, app_version: str)
     own = {
         "service.name": SERVICE_NAME_DEFAULT,
         "service.instance.id": str(silo),
+        "silo.address": str(silo),
         "silo.cluster": cluster,
         "silo.name": name,
     }

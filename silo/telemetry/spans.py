@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
@@ -29,6 +30,11 @@ class Spans:
         self._provider = provider
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=provider)
         self._brief = brief_spans(self._tracer)
+
+    def beside(self, attributes: Mapping[str, str]) -> dict[str, str]:
+        """Those that are not told of all spans of this process anyway, by its resource."""
+        told: Mapping[str, object] = self._brief.resource if self._brief is not None else {}
+        return {name: value for name, value in attributes.items() if told.get(name) != value}
 
     def start(
         self, name: str, attributes: Attributes, around: Context | None = None, kind: SpanKind = SpanKind.INTERNAL

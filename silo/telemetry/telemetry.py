@@ -45,14 +45,16 @@ class Telemetry:
     ) -> None:
         self._spans = Spans(tracer_provider)
         self._instruments = Instruments(metrics.get_meter(SCOPE, meter_provider=meter_provider))
+        self._name = ""
         self._silo: dict[str, str] = {}
         self._methods = Methods(self._instruments, self._silo)
         self._hook_spans: dict[Activation, Span] = {}
 
     def at(self, silo: SiloAddress, name: str) -> Telemetry:
-        """The same for one incarnation of a silo, whose address every span then bears."""
+        """The same for one incarnation of a silo, whose address every span then bears, or all of them together."""
         own = copy.copy(self)
-        own._silo = {"silo.address": str(silo), "silo.name": name}
+        own._name = name
+        own._silo = self._spans.beside({"silo.address": str(silo), "silo.name": name})
         own._methods = Methods(own._instruments, own._silo)
         own._hook_spans = {}
         return own
@@ -187,9 +189,9 @@ class Telemetry:
     def _move(
         self, what: str, activation: Activation, attributes: dict[str, str], trace_parent: str | None
     ) -> MoveRecord:
-        if self._silo:
-            attributes.setdefault("silo.migration.from", self._silo["silo.name"])
-            attributes.setdefault("silo.migration.to", self._silo["silo.name"])
+        if self._name:
+            attributes.setdefault("silo.migration.from", self._name)
+            attributes.setdefault("silo.migration.to", self._name)
         span = self._spans.start(
             f"{what} {activation.id.kind}",
             {**self._grain(activation.id), **attributes},

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -256,6 +258,24 @@ def test_an_application_may_set_its_provider_after_it_has_connected(monkeypatch:
     providers.append(exported.provider)
     spans.start("room/enter", {}).end()
     assert [span.name for span in exported.ended] == ["room/enter"]
+
+
+def test_a_span_does_not_repeat_what_is_told_of_all_of_them() -> None:
+    silo = {"silo.address": "127.0.0.1:7000@7", "silo.name": "one"}
+    assert Exported().spans.beside(silo) == silo
+    assert Spans(NoOpTracerProvider()).beside(silo) == silo
+    told = TracerProvider(resource=Resource({**silo, "silo.name": "by another name"}), shutdown_on_exit=False)
+    assert Spans(told).beside(silo) == {"silo.name": "one"}
+
+
+def test_spans_of_one_resource_are_exported_under_one() -> None:
+    exported = Exported()
+    for add in (nothing, failure):
+        span = exported.spans.start("room/enter", {}, Context())
+        add(span)
+        span.end()
+    exported.provider.get_tracer("an application").start_span("own work").end()
+    assert len(encode_spans(exported.ended).resource_spans) == 1
 
 
 @pytest.mark.parametrize("flags", ["00", "01", "02", "03", "ff"])

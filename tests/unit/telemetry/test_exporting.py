@@ -69,6 +69,7 @@ def test_a_silo_is_named_by_its_address_unless_the_environment_says_otherwise(mo
             "service.name": "silo",
             "service.version": "1.8",
             "service.instance.id": "127.0.0.1:7000@7",
+            "silo.address": "127.0.0.1:7000@7",
             "silo.cluster": "prod",
             "silo.name": "silo-1",
         }.items()
