@@ -15,16 +15,16 @@ from time import time_ns
 from typing import Any, Final
 
 from opentelemetry.attributes import BoundedAttributes
-from opentelemetry.context import Context
+from opentelemetry.context import Context, get_current
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, Tracer
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
     INVALID_SPAN,
     Link,
-    NonRecordingSpan,
     Span,
     SpanContext,
     SpanKind,
@@ -33,10 +33,9 @@ from opentelemetry.trace import (
     TraceFlags,
     TraceState,
     get_current_span,
-    set_span_in_context,
 )
 
-from silo.telemetry.traces import FLAGS, NOWHERE
+from silo.telemetry.traces import FLAGS, context_of, named_by
 
 ATTRIBUTES_MAX: Final = 32
 """How many attributes a brief span has; who sets more of them has a span of the SDK."""
@@ -53,6 +52,8 @@ FOLLOWS_PARENT: Final = (
 SAMPLES_ALL: Final = "ParentBased{root:AlwaysOnSampler" + FOLLOWS_PARENT
 MEASURES_ITSELF: Final = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
 """Has the SDK count its own spans, which it does where it starts them."""
+DEAF: Final = frozenset({SpanProcessor.on_start, BatchSpanProcessor.on_start, SimpleSpanProcessor.on_start})
+"""What processors do at the beginning of a span that do nothing then."""
 PLAIN: Final = frozenset({str, int, float, bool})
 
 
@@ -71,6 +72,7 @@ class BriefSpans:
         self._samples_all = how == SAMPLES_ALL
         is_random = getattr(self._ids, "is_trace_id_random", None)
         self._root_flags = RANDOM if is_random is not None and is_random() else 0
+        self._all_flags = self._root_flags | SAMPLED
         self._is_bounded = limits.max_span_attribute_length is not None or (
             limits.max_span_attributes is not None and limits.max_span_attributes < ATTRIBUTES_MAX
         )
@@ -84,6 +86,8 @@ class BriefSpans:
             span_limits=limits,
             instrumentation_scope=scope,
         )
+        self._processors: object = ()
+        self._hears = False
         self._lock = threading.Lock()
 
     @classmethod
@@ -102,10 +106,37 @@ class BriefSpans:
         """What is told of whoever reports, beside the spans and for all of them."""
         return self._tracer.resource.attributes
 
-    def start(self, name: str, attributes: dict[str, Any], around: Context | None, kind: SpanKind) -> Span:
+    def start(self, name: str, attributes: dict[str, Any], around: Context | None, kind: SpanKind) -> BriefSpan:
         """As the tracer's `start_span`; the attributes are the span's own from here on."""
+        span = BriefSpan(self, name, attributes, kind, None)
+        heard = self._is_heard_at_start()
+        if around is None and self._samples_all and not heard and not get_current():  # which is how most calls are made
+            ids = self._ids
+            span.trace_id, span.span_id, span.flags = ids.generate_trace_id(), ids.generate_span_id(), self._all_flags
+            return span
         above = get_current_span(around).get_span_context()
-        parent = above if above.is_valid else None
+        self._settle(span, above if above.is_valid else None, around)
+        if heard:
+            self._tell_start(span, around)
+        return span
+
+    def start_under(self, trace: str, name: str, attributes: dict[str, Any], kind: SpanKind) -> BriefSpan:
+        """The same under the span that a traceparent names. It is read when somebody asks for it, or at the end."""
+        span = BriefSpan(self, name, attributes, kind, trace)
+        if self._is_heard_at_start():
+            self.settle(span)
+            self._tell_start(span, context_of(span.parent))
+        return span
+
+    def settle(self, span: BriefSpan) -> None:
+        """Read whose child a span is, and decide whether it is recorded."""
+        with self._lock:
+            if span.trace is not None:
+                self._settle(span, named_by(span.trace), None)
+                span.trace = None
+
+    def _settle(self, span: BriefSpan, parent: SpanContext | None, around: Context | None) -> None:
+        state: TraceState | None
         if parent is not None:
             trace_id, flags = parent.trace_id, parent.trace_flags & RANDOM
             asks = not self._follows_parent
@@ -115,17 +146,29 @@ class BriefSpans:
             asks = not self._samples_all
             sampled, state = SAMPLED, NO_STATE
         if asks:
+            around = around or context_of(parent)
+            name, kind, attributes = span.begun_name, span.kind, span.begun_attributes
             result: Any = self._tracer.sampler.should_sample(around, trace_id, name, kind, attributes, ())
             if result.decision is Decision.RECORD_ONLY:
-                return self._tracer.start_span(name, around, kind, attributes)
+                span.stand_in = self._tracer.start_span(name, around, kind, attributes, start_time=span.began_ns)
+                span.became(parent, span.stand_in.get_span_context())
+                return
             sampled, state = SAMPLED if result.decision is Decision.RECORD_AND_SAMPLE else 0, result.trace_state
-            attributes = dict(result.attributes or {})
-        context = SpanContext(trace_id, self._ids.generate_span_id(), False, FLAGS[flags | sampled], state)
-        if not sampled:
-            return NonRecordingSpan(context)
-        span = BriefSpan(self, name, kind, context, parent, attributes)
-        self._tracer.span_processor.on_start(span, parent_context=around)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - what it lacks of theirs it takes from `whole`
-        return span
+            span.begun_attributes = dict(result.attributes or {})
+        span.is_sampled = bool(sampled)
+        span.became(parent, SpanContext(trace_id, self._ids.generate_span_id(), False, FLAGS[flags | sampled], state))
+
+    def _is_heard_at_start(self) -> bool:
+        """Whether any processor has to do with the beginning of spans."""
+        processors = vars(self._tracer.span_processor).get("_span_processors")
+        if processors is not self._processors:
+            self._processors = processors
+            self._hears = processors is None or any(type(each).on_start not in DEAF for each in processors)
+        return self._hears
+
+    def _tell_start(self, span: BriefSpan, around: Context | None) -> None:
+        if span.is_recording() and span.stand_in is None:
+            self._tracer.span_processor.on_start(span, parent_context=around)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - what it lacks of theirs it takes from `whole`
 
     def whole(self, span: BriefSpan) -> Span:
         """A span of the SDK that takes this one's place."""
@@ -133,9 +176,8 @@ class BriefSpans:
             if span.stand_in is None:
                 self._given.context = span.context
                 self._whole_tracer.resource = self._tracer.resource
-                around = NOWHERE if span.parent is None else set_span_in_context(NonRecordingSpan(span.parent), NOWHERE)
                 span.stand_in = self._whole_tracer.start_span(
-                    span.begun_name, around, span.kind, span.begun_attributes, start_time=span.began_ns
+                    span.begun_name, context_of(span.parent), span.kind, span.begun_attributes, start_time=span.began_ns
                 )
             return span.stand_in
 
@@ -165,33 +207,57 @@ class BriefSpans:
 
 
 class BriefSpan(Span):
-    """A span that so far has only begun, or has ended with nothing more."""
+    """A span that so far has only begun, or has ended with nothing more.
+
+    Args:
+        trace: names its parent, where that has not been read yet; else None.
+    """
+
+    stand_in: Span | None = None
+    """The span of the SDK that has taken its place, if one has."""
+    is_sampled = True
+    trace_id = span_id = flags = 0
+    _parent: SpanContext | None = None
+    _context: SpanContext | None = None
+    _ended: ReadableSpan | None = None
 
     def __init__(
-        self,
-        spans: BriefSpans,
-        name: str,
-        kind: SpanKind,
-        context: SpanContext,
-        parent: SpanContext | None,
-        attributes: dict[str, Any],
+        self, spans: BriefSpans, name: str, attributes: dict[str, Any], kind: SpanKind, trace: str | None
     ) -> None:
-        self.kind = kind
-        self.context = context
-        self.parent = parent
+        self._spans = spans
         self.begun_name = name
         self.begun_attributes = attributes
+        self.kind = kind
+        self.trace = trace
         self.began_ns = time_ns()
-        self.stand_in: Span | None = None
-        """The span of the SDK that has taken its place, if one has."""
-        self._spans = spans
-        self._ended: ReadableSpan | None = None
+
+    def became(self, parent: SpanContext | None, context: SpanContext) -> None:
+        self._parent, self._context = parent, context
+        self.trace_id, self.span_id, self.flags = context.trace_id, context.span_id, context.trace_flags
+
+    @property
+    def parent(self) -> SpanContext | None:
+        if self.trace is not None:
+            self._spans.settle(self)
+        return self._parent
+
+    @property
+    def context(self) -> SpanContext:
+        if self.trace is not None:
+            self._spans.settle(self)
+        if self._context is None:
+            self._context = SpanContext(self.trace_id, self.span_id, False, FLAGS[self.flags], NO_STATE)
+        return self._context
 
     def get_span_context(self) -> SpanContext:
         return self.context
 
     def is_recording(self) -> bool:
-        return self._ended is None if self.stand_in is None else self.stand_in.is_recording()
+        if self.trace is not None:
+            self._spans.settle(self)
+        if self.stand_in is not None:
+            return self.stand_in.is_recording()
+        return self.is_sampled and self._ended is None
 
     def set_attribute(self, key: str, value: Any) -> None:
         if self.stand_in is None and type(value) in PLAIN and key and len(self.begun_attributes) < ATTRIBUTES_MAX:
@@ -205,16 +271,18 @@ class BriefSpan(Span):
             self.set_attribute(key, value)
 
     def end(self, end_time: int | None = None) -> None:
+        if self.trace is not None:
+            self._spans.settle(self)
         if self.stand_in is not None:
             self.stand_in.end(end_time)
-        elif self._ended is None:
+        elif self.is_sampled and self._ended is None:
             self._ended = self._spans.end(self, time_ns() if end_time is None else end_time)
 
     # Whatever else is asked of it, a span of the SDK answers; of one that has ended, one that nothing changes.
 
     @property
     def _whole(self) -> Span:
-        return self._spans.whole(self) if self._ended is None else INVALID_SPAN
+        return self._spans.whole(self) if self.is_recording() else INVALID_SPAN
 
     def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
         self._whole.add_event(name, attributes, timestamp)

@@ -10,7 +10,7 @@ from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
-from silo.telemetry.figures import Figures
+from silo.telemetry.later import Later
 
 KINDS_MAX: Final = 200
 METHODS_MAX: Final = 2000
@@ -51,8 +51,8 @@ class Instruments:
                 name, unit="s", description=description, explicit_bucket_boundaries_advisory=SECONDS
             )
 
-        self.figures = Figures()
-        """Where those of calls go, which are many."""
+        self.later = Later()
+        """Where the figures of calls go, which are many, and their spans."""
         self.kind = BoundedLabel(KINDS_MAX)
         self.error = BoundedLabel(ERRORS_MAX)
         self.reason = BoundedLabel(REASONS_MAX)
@@ -133,7 +133,7 @@ class Instruments:
     # What is asked for whenever the metrics are read, before the histograms are, and maybe from another thread.
 
     def _calls_open(self, _: CallbackOptions) -> Iterable[Observation]:
-        self.figures.record()
+        self.later.tell_figures()
         return () if self.calls_open_here is None else (Observation(self.calls_open_here),)
 
     def _activations_here(self, _: CallbackOptions) -> Iterable[Observation]:

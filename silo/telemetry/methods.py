@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from silo.routing.call import Call
 from silo.telemetry.instruments import METHODS_MAX, Instruments, Labels
-from silo.telemetry.spans import Attributes
 from silo.wire.frames import Flag, Outcome
 
 
@@ -28,10 +27,6 @@ class Method:
             outcome: {**self.labels, "outcome": outcome.name.lower()} for outcome in Outcome
         }
         """Its turns, by how they ended."""
-
-    def attributes_of(self, call: Call) -> Attributes:
-        """Those of the span of one call, which owns them."""
-        return {**self.attributes, "silo.grain.key": call.grain.key}
 
 
 class Methods:

@@ -10,6 +10,8 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import ProxyTracer, Span, SpanKind, Tracer, TracerProvider
 
+from silo.telemetry.traces import parent_of, traceparent
+
 if TYPE_CHECKING:
     from silo.telemetry.brief_spans import BriefSpans
 
@@ -45,12 +47,32 @@ class Spans:
             attributes: the span's own from here on.
             around: what it is a child of; None for whatever runs now.
         """
-        if self._brief is None and isinstance(self._tracer, ProxyTracer):  # the application had no provider yet
+        brief = self._brief or self._found()
+        if brief is not None:
+            return brief.start(name, attributes, around, kind)
+        return self._tracer.start_span(name, context=around, kind=kind, attributes=attributes)
+
+    def start_call(self, name: str, attributes: Attributes) -> tuple[Span, str]:
+        """Start the span of a call that is made here; and what names it to whoever runs the call."""
+        brief = self._brief or self._found()
+        if brief is None:
+            span = self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
+            return span, traceparent(span)
+        own = brief.start(name, attributes, None, SpanKind.CLIENT)
+        return own, f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.flags:02x}"
+
+    def start_under(self, trace: str, name: str, attributes: Attributes, kind: SpanKind) -> Span:
+        """Start a span under the one that a traceparent names, which may be read as late as when the span ends."""
+        brief = self._brief or self._found()
+        if brief is not None:
+            return brief.start_under(trace, name, attributes, kind)
+        return self._tracer.start_span(name, context=parent_of(trace), kind=kind, attributes=attributes)
+
+    def _found(self) -> BriefSpans | None:
+        if isinstance(self._tracer, ProxyTracer):  # the application had no provider yet
             self._tracer = trace.get_tracer(SCOPE, tracer_provider=self._provider)
             self._brief = brief_spans(self._tracer)
-        if self._brief is not None:
-            return self._brief.start(name, attributes, around, kind)
-        return self._tracer.start_span(name, context=around, kind=kind, attributes=attributes)
+        return self._brief
 
 
 def brief_spans(tracer: Tracer) -> BriefSpans | None:

@@ -6,10 +6,11 @@ import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics
-from opentelemetry.context import attach, detach
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context
 
@@ -18,23 +19,28 @@ from silo.directory.contract import GrainDirectory
 from silo.directory.errors import OutcomeUnknown, Overloaded
 from silo.directory.membership import SiloStatus
 from silo.persistence.contract import GrainStorage
+from silo.routing.call import Call
 from silo.telemetry.instruments import Instruments, Labels
+from silo.telemetry.later import Later
 from silo.telemetry.methods import Method, Methods
 from silo.telemetry.moves import MoveRecord
 from silo.telemetry.observed_directory import ObservedDirectory
 from silo.telemetry.observed_storage import ObservedStorage
 from silo.telemetry.spans import SCOPE, Attributes, Spans
-from silo.telemetry.traces import parent_of, traceparent
+from silo.telemetry.traces import NOWHERE, parent_of
 
 if TYPE_CHECKING:
     from silo.activation.activation import Activation
-    from silo.routing.call import Answer, Call
+    from silo.routing.call import Answer
 
 HERE = "here"
 
 
 class Telemetry:
     """Produces the spans and metrics of one silo or client.
+
+    Those of calls come a few at a time, up to 50 ms late; none are left when the silo or client has been closed. So an
+    application closes those first, and shuts its providers down after them.
 
     Args:
         tracer_provider, meter_provider: where they go; the application's own (global) providers where none are given.
@@ -49,6 +55,8 @@ class Telemetry:
         self._silo: dict[str, str] = {}
         self._methods = Methods(self._instruments, self._silo)
         self._hook_spans: dict[Activation, Span] = {}
+        self._around = NOWHERE
+        """What is current around the silo, and so around each of its turns."""
 
     def at(self, silo: SiloAddress, name: str) -> Telemetry:
         """The same for one incarnation of a silo, whose address every span then bears, or all of them together."""
@@ -57,31 +65,45 @@ class Telemetry:
         own._silo = self._spans.beside({"silo.address": str(silo), "silo.name": name})
         own._methods = Methods(own._instruments, own._silo)
         own._hook_spans = {}
+        own._around = get_current()
         return own
+
+    def settle(self) -> None:
+        """Tell at once what is to be told a little later, as at the end of a silo or a client."""
+        self._instruments.later.tell_figures()
+        self._instruments.later.tell_spans()
 
     # ------------------------------------------------------------------------------------------------------------ calls
 
     async def called(self, call: Call, send: Callable[[Call], Awaitable[Any]]) -> Any:
-        """Send a call and wait for its end: the caller's span, whose context travels with the call."""
+        """Send a call and wait for its end: the caller's span, whose context travels with the call.
+
+        Args:
+            send: has the call on its way when it returns, or as soon as what it returns is awaited.
+        """
         method = self._methods.of(call)
-        span = self._spans.start(method.span_name, method.attributes_of(call), kind=SpanKind.CLIENT)
-        call.trace = traceparent(span)
+        attributes: Attributes = {**method.attributes, "silo.grain.key": call.grain.key}
+        span, call.trace = self._spans.start_call(method.span_name, attributes)
         now = asyncio.get_running_loop().time
         began = now()
         labels: Labels | None = None
+        answer: Awaitable[Any] | None = None
         try:
-            value = await send(call)
+            answer = send(call)
+            value = await answer
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                _abandon(answer)
             labels = self._failed(call, method, span, error)
             raise
-        else:
-            return value
         finally:
             if labels is None:
                 labels = method.called_here if call.target == HERE else method.called_there
             span.set_attribute("silo.scope", labels["scope"])
-            self._instruments.figures.note(self._instruments.call_duration, now() - began, labels)
-            span.end()
+            later = self._instruments.later
+            later.record((self._instruments.call_duration, now() - began, labels))
+            later.end(span, time_ns())
+        return value
 
     def _failed(self, call: Call, method: Method, span: Span, failure: BaseException) -> Labels:
         instruments, name = self._instruments, type(failure).__name__
@@ -96,17 +118,19 @@ class Telemetry:
 
     def turn(self, activation: Activation, call: Call) -> AbstractContextManager[None]:
         """The turn's own span; what the grain calls within it is its child."""
-        method = self._methods.of(call)
-        attributes = method.attributes_of(call)
-        attributes["silo.epoch"] = activation.epoch
-        return _Current(self._spans.start(method.span_name, attributes, parent_of(call.trace), kind=SpanKind.SERVER))
+        method, grain = self._methods.of(call), activation.id
+        attributes: Attributes = {**method.attributes, "silo.grain.key": grain.key, "silo.epoch": activation.epoch}
+        span = self._spans.start_under(call.trace, method.span_name, attributes, SpanKind.SERVER)
+        return _Current(span, self._around, self._instruments.later)
 
     def turn_ended(self, call: Call, answer: Answer, started: float, now: float) -> None:
         """A turn has ended, or was not begun after all."""
         instruments, method = self._instruments, self._methods.of(call)
-        note = instruments.figures.note
-        note(instruments.queue_duration, max(0.0, started - call.queued_at) if call.queued_at else 0.0, method.labels)
-        note(instruments.turn_duration, now - started, method.ended[answer.outcome])
+        queued_s = max(0.0, started - call.queued_at) if call.queued_at else 0.0
+        instruments.later.record(
+            (instruments.queue_duration, queued_s, method.labels),
+            (instruments.turn_duration, now - started, method.ended[answer.outcome]),
+        )
 
     def rejected(self, limit: str) -> None:
         """A call was refused here, since this limit was reached."""
@@ -252,20 +276,41 @@ class Telemetry:
         return {"silo.grain.kind": grain.kind, "silo.grain.key": grain.key, **self._silo}
 
 
+async def outcome_of(answer: Awaitable[Any]) -> Any:
+    """Wait for the answer of a call; whoever is cancelled meanwhile abandons it."""
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        _abandon(answer)
+        raise
+
+
+def _abandon(answer: Awaitable[Any] | None) -> None:
+    if isinstance(answer, Call):
+        answer.abandon()
+
+
 class _Current:
-    """Has a span be the current one, and end with the block; an exception that leaves the block is its failure."""
+    """Has a span be the current one during a block; an exception that leaves the block is its failure.
 
-    __slots__ = ("_span", "_token")
+    Args:
+        around: what else is current then.
+        later: what ends the span, as of the end of the block.
+    """
 
-    def __init__(self, span: Span) -> None:
+    __slots__ = ("_around", "_later", "_span", "_token")
+
+    def __init__(self, span: Span, around: Context, later: Later) -> None:
         self._span = span
+        self._around = around
+        self._later = later
 
     def __enter__(self) -> None:
-        self._token = attach(set_span_in_context(self._span))
+        self._token = attach(set_span_in_context(self._span, self._around))
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         detach(self._token)
         if isinstance(error, Exception):
             self._span.record_exception(error)
             self._span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
-        self._span.end()
+        self._later.end(self._span, time_ns())

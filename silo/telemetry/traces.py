@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from opentelemetry.context import Context
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags, set_span_in_context
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 _FIELD = "traceparent"
@@ -18,16 +18,27 @@ FLAGS: Final = tuple(TraceFlags(flags) for flags in range(4))
 NOWHERE: Final = Context()
 
 
+def named_by(trace: str) -> SpanContext | None:
+    """The span that a traceparent names; None where it is empty or not one."""
+    own = _OWN.fullmatch(trace)
+    if own is not None:
+        trace_id, span_id, flags = own.groups()
+        named = SpanContext(int(trace_id, 16), int(span_id, 16), True, FLAGS[int(flags)])
+    elif trace:
+        named = get_current_span(_W3C.extract({_FIELD: trace}, Context())).get_span_context()
+    else:
+        return None
+    return named if named.is_valid else None
+
+
+def context_of(parent: SpanContext | None) -> Context:
+    """The context in which that span is the current one; without one, a context that begins a new trace."""
+    return Context() if parent is None else set_span_in_context(NonRecordingSpan(parent), NOWHERE)
+
+
 def parent_of(trace: str) -> Context:
     """The context that a traceparent names; where it is empty or not one, a context that begins a new trace."""
-    if not trace:
-        return Context()
-    own = _OWN.fullmatch(trace)
-    if own is None:
-        return _W3C.extract({_FIELD: trace}, Context())
-    trace_id, span_id, flags = own.groups()
-    named = SpanContext(int(trace_id, 16), int(span_id, 16), True, FLAGS[int(flags)])
-    return set_span_in_context(NonRecordingSpan(named), NOWHERE) if named.is_valid else Context()
+    return context_of(named_by(trace))
 
 
 def traceparent(span: Span) -> str:

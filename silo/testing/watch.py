@@ -27,6 +27,7 @@ from silo.telemetry import Telemetry
 from silo.telemetry.instruments import Instruments
 from silo.telemetry.moves import MoveRecord
 from silo.telemetry.spans import Spans
+from silo.telemetry.telemetry import outcome_of
 from silo.testing.steps import Place, Step, Steps, step_of
 from silo.testing.witness import Ended, ListWitness, What
 
@@ -75,7 +76,7 @@ class Watch(Telemetry):
     async def called(self, call: Call, send: Callable[[Call], Awaitable[Any]]) -> Any:
         """Send a call and wait for its end, both witnessed. Orders to the runtime are no grain's business."""
         if call.is_control:
-            return await send(call)
+            return await outcome_of(send(call))
         notes, witness = self._notes, self._notes.witness
         number = next(notes.calls)
         call.trace = f"{VERSION}-{number:032x}-{number:016x}-00"
@@ -93,7 +94,7 @@ class Watch(Telemetry):
         )
         outcome, because = Ended.CANCELLED, ""
         try:
-            value = await send(call)
+            value = await outcome_of(send(call))
             outcome = Ended.SENT if call.is_one_way else Ended.VALUE
         except NestedCallFailed as error:  # it did run: what failed is a call that it made
             outcome, because = Ended.APPLICATION_ERROR, repr(error)

@@ -1,4 +1,4 @@
-"""Figures that wait a little: whoever reads the metrics has all of them."""
+"""What is told a little later: whoever reads the metrics has all of them, and no span waits for long."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.trace import TracerProvider
 
-from silo.telemetry.figures import AT_A_TIME, WAITING_MAX
 from silo.telemetry.instruments import Instruments
+from silo.telemetry.later import AT_A_TIME, WAITING_MAX
 
 LABELS = {"rpc.method": "enter"}
 
@@ -35,7 +35,7 @@ def points_of(data: MetricsData | None, name: str) -> list[Any]:
 
 def noted(instruments: Instruments, count: int) -> None:
     for number in range(count):
-        instruments.figures.note(instruments.turn_duration, number / 1000, LABELS)
+        instruments.later.record((instruments.turn_duration, number / 1000, LABELS))
 
 
 async def test_whoever_reads_the_metrics_has_what_was_noted_until_then() -> None:
@@ -53,7 +53,7 @@ async def test_whoever_reads_the_metrics_has_what_was_noted_until_then() -> None
 async def test_what_waits_is_recorded_in_a_pass_of_the_loop_or_at_once_where_too_much_waits() -> None:
     instruments = Instruments(MeterProvider(shutdown_on_exit=False).get_meter("silo"))
     recorded: list[float] = []
-    waits = instruments.figures
+    waits = instruments.later
 
     class Recorder:
         def record(self, value: float, labels: object, context: object) -> None:
@@ -61,12 +61,12 @@ async def test_what_waits_is_recorded_in_a_pass_of_the_loop_or_at_once_where_too
 
     recorder: Any = Recorder()
     for number in range(AT_A_TIME):
-        waits.note(recorder, number, LABELS)
+        waits.record((recorder, number, LABELS))
     assert not recorded
     await asyncio.sleep(0)
     assert recorded == list(range(AT_A_TIME))
     for number in range(WAITING_MAX):
-        waits.note(recorder, number, LABELS)
+        waits.record((recorder, number, LABELS))
     assert len(recorded) == AT_A_TIME + WAITING_MAX
 
 
