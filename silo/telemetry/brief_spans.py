@@ -9,6 +9,7 @@ takes its place, with the same ids and the same beginning; what is exported is t
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from time import time_ns
@@ -20,7 +21,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, Tracer
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
     INVALID_SPAN,
@@ -35,6 +36,7 @@ from opentelemetry.trace import (
     get_current_span,
 )
 
+from silo.telemetry.spans import Named
 from silo.telemetry.traces import FLAGS, context_of, named_by
 
 ATTRIBUTES_MAX: Final = 32
@@ -49,12 +51,24 @@ FOLLOWS_PARENT: Final = (
     ",localParentSampled:AlwaysOnSampler,localParentNotSampled:AlwaysOffSampler}"
 )
 """How a sampler describes itself that always does with a child as was done with its parent."""
-SAMPLES_ALL: Final = "ParentBased{root:AlwaysOnSampler" + FOLLOWS_PARENT
+ROOT: Final = re.compile(r"ParentBased\{root:(AlwaysOnSampler|AlwaysOffSampler|TraceIdRatioBased\{([0-9.e-]+)\}),.*")
+TRACE_ID_LIMIT: Final = TraceIdRatioBased.TRACE_ID_LIMIT
+"""The bits of a trace's id by which some of them are chosen."""
 MEASURES_ITSELF: Final = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
 """Has the SDK count its own spans, which it does where it starts them."""
 DEAF: Final = frozenset({SpanProcessor.on_start, BatchSpanProcessor.on_start, SimpleSpanProcessor.on_start})
 """What processors do at the beginning of a span that do nothing then."""
 PLAIN: Final = frozenset({str, int, float, bool})
+
+
+def root_bound(how: str) -> int | None:
+    """Below which bound of its id a new trace is sampled, by how a sampler describes itself; None where more counts."""
+    found = ROOT.fullmatch(how) if how.endswith(FOLLOWS_PARENT) else None
+    if found is None:
+        return None
+    root, rate = found.groups()
+    rates = {"AlwaysOnSampler": 1.0, "AlwaysOffSampler": 0.0}
+    return TraceIdRatioBased.get_bound_for_rate(rates[root] if rate is None else float(rate))
 
 
 class BriefSpans:
@@ -69,10 +83,9 @@ class BriefSpans:
         sampler = tracer.sampler
         how = sampler.get_description() if type(sampler).should_sample is ParentBased.should_sample else ""
         self._follows_parent = how.endswith(FOLLOWS_PARENT)
-        self._samples_all = how == SAMPLES_ALL
+        self._root_bound = root_bound(how)
         is_random = getattr(self._ids, "is_trace_id_random", None)
         self._root_flags = RANDOM if is_random is not None and is_random() else 0
-        self._all_flags = self._root_flags | SAMPLED
         self._is_bounded = limits.max_span_attribute_length is not None or (
             limits.max_span_attributes is not None and limits.max_span_attributes < ATTRIBUTES_MAX
         )
@@ -106,17 +119,43 @@ class BriefSpans:
         """What is told of whoever reports, beside the spans and for all of them."""
         return self._tracer.resource.attributes
 
+    def named(self) -> Named | None:
+        """As `Spans.named`."""
+        bound, ids = self._root_bound, self._ids
+        if bound is None or self._is_heard_at_start():
+            return None
+        if get_current():
+            above = get_current_span().get_span_context()
+            if above.is_valid:
+                flags = above.trace_flags & (RANDOM | SAMPLED)
+                text = f"00-{above.trace_id:032x}-{ids.generate_span_id():016x}-{flags:02x}"
+                return text, above, flags & SAMPLED
+        trace_id = ids.generate_trace_id()
+        sampled = trace_id & TRACE_ID_LIMIT < bound
+        return f"00-{trace_id:032x}-{ids.generate_span_id():016x}-{self._root_flags | sampled:02x}", None, sampled
+
+    def started(
+        self,
+        named: Named,
+        name: str,
+        attributes: dict[str, Any],
+        kind: SpanKind,
+        began_ns: int,
+    ) -> BriefSpan:
+        """As `Spans.started`."""
+        text, parent, _ = named
+        span = BriefSpan(self, name, attributes, kind, None, began_ns)
+        _, trace_id, span_id, flags = text.split("-")
+        state = NO_STATE if parent is None else parent.trace_state
+        span.became(parent, SpanContext(int(trace_id, 16), int(span_id, 16), False, FLAGS[int(flags, 16)], state))
+        return span
+
     def start(self, name: str, attributes: dict[str, Any], around: Context | None, kind: SpanKind) -> BriefSpan:
         """As the tracer's `start_span`; the attributes are the span's own from here on."""
         span = BriefSpan(self, name, attributes, kind, None)
-        heard = self._is_heard_at_start()
-        if around is None and self._samples_all and not heard and not get_current():  # which is how most calls are made
-            ids = self._ids
-            span.trace_id, span.span_id, span.flags = ids.generate_trace_id(), ids.generate_span_id(), self._all_flags
-            return span
         above = get_current_span(around).get_span_context()
         self._settle(span, above if above.is_valid else None, around)
-        if heard:
+        if self._is_heard_at_start():
             self._tell_start(span, around)
         return span
 
@@ -143,8 +182,9 @@ class BriefSpans:
             sampled, state = parent.trace_flags & SAMPLED, parent.trace_state
         else:
             trace_id, flags = self._ids.generate_trace_id(), self._root_flags
-            asks = not self._samples_all
-            sampled, state = SAMPLED, NO_STATE
+            bound = self._root_bound
+            asks = bound is None
+            sampled, state = int(bound is not None and trace_id & TRACE_ID_LIMIT < bound), NO_STATE
         if asks:
             around = around or context_of(parent)
             name, kind, attributes = span.begun_name, span.kind, span.begun_attributes
@@ -160,7 +200,7 @@ class BriefSpans:
 
     def _is_heard_at_start(self) -> bool:
         """Whether any processor has to do with the beginning of spans."""
-        processors = vars(self._tracer.span_processor).get("_span_processors")
+        processors: Any = vars(self._tracer.span_processor).get("_span_processors")
         if processors is not self._processors:
             self._processors = processors
             self._hears = processors is None or any(type(each).on_start not in DEAF for each in processors)
@@ -216,24 +256,28 @@ class BriefSpan(Span):
     stand_in: Span | None = None
     """The span of the SDK that has taken its place, if one has."""
     is_sampled = True
-    trace_id = span_id = flags = 0
+    _context: SpanContext
     _parent: SpanContext | None = None
-    _context: SpanContext | None = None
     _ended: ReadableSpan | None = None
 
     def __init__(
-        self, spans: BriefSpans, name: str, attributes: dict[str, Any], kind: SpanKind, trace: str | None
+        self,
+        spans: BriefSpans,
+        name: str,
+        attributes: dict[str, Any],
+        kind: SpanKind,
+        trace: str | None,
+        began_ns: int | None = None,
     ) -> None:
         self._spans = spans
         self.begun_name = name
         self.begun_attributes = attributes
         self.kind = kind
         self.trace = trace
-        self.began_ns = time_ns()
+        self.began_ns = time_ns() if began_ns is None else began_ns
 
     def became(self, parent: SpanContext | None, context: SpanContext) -> None:
         self._parent, self._context = parent, context
-        self.trace_id, self.span_id, self.flags = context.trace_id, context.span_id, context.trace_flags
 
     @property
     def parent(self) -> SpanContext | None:
@@ -245,8 +289,6 @@ class BriefSpan(Span):
     def context(self) -> SpanContext:
         if self.trace is not None:
             self._spans.settle(self)
-        if self._context is None:
-            self._context = SpanContext(self.trace_id, self.span_id, False, FLAGS[self.flags], NO_STATE)
         return self._context
 
     def get_span_context(self) -> SpanContext:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from opentelemetry.metrics import Histogram
-from opentelemetry.trace import INVALID_SPAN, Span, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 
 from silo.telemetry.traces import NOWHERE
 
@@ -35,7 +36,7 @@ class Later:
         self._figures: deque[Figure] = deque()
         self._is_to_tell = False
         """Whether the loop will soon have the figures told."""
-        self._spans: deque[tuple[Span, int]] = deque()
+        self._spans: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
 
     def record(self, *figures: Figure) -> None:
         """Have values recorded. Their labels are not to change any more."""
@@ -48,10 +49,10 @@ class Later:
                 self._is_to_tell = True
                 asyncio.get_running_loop().call_soon(self.tell_figures)
 
-    def end(self, span: Span, ended_ns: int) -> None:
-        """Have a span end as of then."""
+    def end(self, end: Callable[..., object], *told: object) -> None:
+        """Have a span ended, by what does so as of when it did."""
         waiting = self._spans
-        waiting.append((span, ended_ns))
+        waiting.append((end, told))
         if len(waiting) == 1:
             asyncio.get_running_loop().call_later(WAIT_S, self.tell_spans)
         elif len(waiting) == AT_A_TIME:
@@ -74,5 +75,5 @@ class Later:
         """End all spans that wait."""
         waiting = self._spans
         while waiting:
-            span, ended_ns = waiting.popleft()
-            span.end(ended_ns)
+            end, told = waiting.popleft()
+            end(*told)

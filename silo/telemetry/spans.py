@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import ProxyTracer, Span, SpanKind, Tracer, TracerProvider
+from opentelemetry.trace import INVALID_SPAN, ProxyTracer, Span, SpanContext, SpanKind, Tracer, TracerProvider
 
-from silo.telemetry.traces import parent_of, traceparent
+from silo.telemetry.traces import parent_of
 
 if TYPE_CHECKING:
     from silo.telemetry.brief_spans import BriefSpans
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SCOPE = "silo"
 """Who the spans and metrics come from, in the words of OpenTelemetry: the instrumentation scope."""
 Attributes = dict[str, str | int]
+Named = tuple[str, SpanContext | None, int]
+"""A span that nobody sees before it has ended: its traceparent, its parent, and whether it is recorded."""
 
 
 class Spans:
@@ -52,14 +54,17 @@ class Spans:
             return brief.start(name, attributes, around, kind)
         return self._tracer.start_span(name, context=around, kind=kind, attributes=attributes)
 
-    def start_call(self, name: str, attributes: Attributes) -> tuple[Span, str]:
-        """Start the span of a call that is made here; and what names it to whoever runs the call."""
+    def named(self) -> Named | None:
+        """Name a span that starts now and is told of once it has ended; None where it has to be started."""
         brief = self._brief or self._found()
-        if brief is None:
-            span = self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
-            return span, traceparent(span)
-        own = brief.start(name, attributes, None, SpanKind.CLIENT)
-        return own, f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.flags:02x}"
+        return brief.named() if brief is not None else None
+
+    def started(self, named: Named, name: str, attributes: Attributes, kind: SpanKind, began_ns: int) -> Span:
+        """The span that was named so, and started then."""
+        brief = self._brief
+        return (
+            brief.started(named, name, attributes, kind, began_ns) if brief is not None and named[2] else INVALID_SPAN
+        )
 
     def start_under(self, trace: str, name: str, attributes: Attributes, kind: SpanKind) -> Span:
         """Start a span under the one that a traceparent names, which may be read as late as when the span ends."""

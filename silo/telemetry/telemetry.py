@@ -6,7 +6,7 @@ import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from time import time_ns
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics
@@ -26,8 +26,8 @@ from silo.telemetry.methods import Method, Methods
 from silo.telemetry.moves import MoveRecord
 from silo.telemetry.observed_directory import ObservedDirectory
 from silo.telemetry.observed_storage import ObservedStorage
-from silo.telemetry.spans import SCOPE, Attributes, Spans
-from silo.telemetry.traces import NOWHERE, parent_of
+from silo.telemetry.spans import SCOPE, Attributes, Named, Spans
+from silo.telemetry.traces import NOWHERE, parent_of, traceparent
 
 if TYPE_CHECKING:
     from silo.activation.activation import Activation
@@ -81,31 +81,47 @@ class Telemetry:
         Args:
             send: has the call on its way when it returns, or as soon as what it returns is awaited.
         """
-        method = self._methods.of(call)
-        attributes: Attributes = {**method.attributes, "silo.grain.key": call.grain.key}
-        span, call.trace = self._spans.start_call(method.span_name, attributes)
-        now = asyncio.get_running_loop().time
-        began = now()
-        labels: Labels | None = None
+        method, key = self._methods.of(call), call.grain.key
+        started = self._spans.named() or self._spans.start(
+            method.span_name, {**method.attributes, "silo.grain.key": key}, kind=SpanKind.CLIENT
+        )
+        call.trace = started[0] if isinstance(started, tuple) else traceparent(started)
+        began_ns, began = time_ns(), monotonic()
+        later, instruments = self._instruments.later, self._instruments
         answer: Awaitable[Any] | None = None
         try:
             answer = send(call)
             value = await answer
         except BaseException as error:
+            took_s, ended_ns = monotonic() - began, time_ns()
             if isinstance(error, asyncio.CancelledError):
                 _abandon(answer)
-            labels = self._failed(call, method, span, error)
+            labels = method.called_here if call.target == HERE else method.called_there
+            span = self._span_of_call(method, key, started, labels, began_ns)
+            later.record((instruments.call_duration, took_s, self._failed(error, span, labels)))
+            later.end(span.end, ended_ns)
             raise
-        finally:
-            if labels is None:
-                labels = method.called_here if call.target == HERE else method.called_there
-            span.set_attribute("silo.scope", labels["scope"])
-            later = self._instruments.later
-            later.record((self._instruments.call_duration, now() - began, labels))
-            later.end(span, time_ns())
+        labels = method.called_here if call.target == HERE else method.called_there
+        later.record((instruments.call_duration, monotonic() - began, labels))
+        if not isinstance(started, tuple) or started[2]:
+            later.end(self._end_call, method, key, started, labels, began_ns, time_ns())
         return value
 
-    def _failed(self, call: Call, method: Method, span: Span, failure: BaseException) -> Labels:
+    def _span_of_call(self, method: Method, key: str, started: Named | Span, labels: Labels, began_ns: int) -> Span:
+        if isinstance(started, tuple):
+            attributes: Attributes = {**method.attributes, "silo.grain.key": key}
+            span = self._spans.started(started, method.span_name, attributes, SpanKind.CLIENT, began_ns)
+        else:
+            span = started
+        span.set_attribute("silo.scope", labels["scope"])
+        return span
+
+    def _end_call(
+        self, method: Method, key: str, started: Named | Span, labels: Labels, began_ns: int, ended_ns: int
+    ) -> None:
+        self._span_of_call(method, key, started, labels, began_ns).end(ended_ns)
+
+    def _failed(self, failure: BaseException, span: Span, labels: Labels) -> Labels:
         instruments, name = self._instruments, type(failure).__name__
         error = instruments.error(name)
         span.set_attribute("error.type", name)
@@ -114,7 +130,7 @@ class Telemetry:
             instruments.unknown.add(1, {"reason": error})
         elif isinstance(failure, Overloaded):
             instruments.rejected.add(1, {"reason": instruments.reason(failure.limit), "seen_by": "caller"})
-        return {**(method.called_here if call.target == HERE else method.called_there), "error.type": error}
+        return {**labels, "error.type": error}
 
     def turn(self, activation: Activation, call: Call) -> AbstractContextManager[None]:
         """The turn's own span; what the grain calls within it is its child."""
@@ -313,4 +329,4 @@ class _Current:
         if isinstance(error, Exception):
             self._span.record_exception(error)
             self._span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
-        self._later.end(self._span, time_ns())
+        self._later.end(self._span.end, time_ns())
