@@ -71,6 +71,10 @@ def root_bound(how: str) -> int | None:
     return TraceIdRatioBased.get_bound_for_rate(rates[root] if rate is None else float(rate))
 
 
+def _start_of(processor: SpanProcessor) -> object:
+    return type(processor).on_start
+
+
 class BriefSpans:
     """Starts spans in place of a tracer of the SDK; what it decides and whom it tells are that tracer's."""
 
@@ -203,7 +207,7 @@ class BriefSpans:
         processors: Any = vars(self._tracer.span_processor).get("_span_processors")
         if processors is not self._processors:
             self._processors = processors
-            self._hears = processors is None or any(type(each).on_start not in DEAF for each in processors)
+            self._hears = processors is None or any(_start_of(each) not in DEAF for each in processors)
         return self._hears
 
     def _tell_start(self, span: BriefSpan, around: Context | None) -> None:
