@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, attach, detach
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace.sampling import (
     Sampler,
     SamplingResult,
     StaticSampler,
+    TraceIdRatioBased,
 )
 from opentelemetry.trace import (
     NonRecordingSpan,
@@ -37,7 +38,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from silo.telemetry.brief_spans import ATTRIBUTES_MAX, BriefSpan, BriefSpans
+from silo.telemetry.brief_spans import ATTRIBUTES_MAX, BriefSpan, BriefSpans, root_bound
 from silo.telemetry.spans import SCOPE, Spans
 from silo.telemetry.traces import parent_of, traceparent
 
@@ -214,6 +215,45 @@ def test_the_sampler_decides_as_it_does_for_the_sdk(name: str, flags: str | None
     assert brief.seen() == whole.seen()
 
 
+@pytest.mark.parametrize("name", ["all", "no roots", "all of this share", "none of this share"])
+@pytest.mark.parametrize("flags", [None, "00", "01", "03"])
+def test_a_span_that_is_told_of_when_it_has_ended_is_the_one_that_would_have_been_started(
+    name: str, flags: str | None
+) -> None:
+    around = Context() if flags is None else parent_of(f"{OTHERS_TRACE}-{flags}")
+    brief, whole = Exported(SAMPLERS[name]), Exported(SAMPLERS[name])
+    token = attach(around)
+    try:
+        named = brief.spans.named()
+    finally:
+        detach(token)
+    theirs = whole.provider.get_tracer(SCOPE).start_span("room/enter", around, SpanKind.CLIENT, dict(ATTRIBUTES))
+    assert named is not None
+    assert traceparent(theirs)[-3:] == named[0][-3:]
+    ours = brief.spans.started(named, "room/enter", dict(ATTRIBUTES), SpanKind.CLIENT, 5)
+    ours.end(7)
+    theirs.end()
+    assert brief.seen() == whole.seen()
+    for ended in brief.ended:
+        assert ended.context is not None
+        assert traceparent(NonRecordingSpan(ended.context)) == named[0]
+        assert (ended.start_time, ended.end_time) == (5, 7)
+
+
+@pytest.mark.parametrize("name", ["all by itself", "adds", "not those whose parent is", "those whose parent is not"])
+def test_where_the_sampler_has_to_be_asked_a_span_is_started(name: str) -> None:
+    assert Exported(SAMPLERS[name]).spans.named() is None
+
+
+@pytest.mark.parametrize(
+    ("sampler", "share"),
+    [(ParentBased(ALWAYS_ON), 1.0), (ParentBased(ALWAYS_OFF), 0.0)]
+    + [(ParentBasedTraceIdRatio(share), share) for share in (0.0, 1e-07, 0.1, 1 / 3, 1.0)],
+)
+def test_new_traces_are_sampled_by_the_share_that_a_sampler_describes(sampler: Sampler, share: float) -> None:
+    assert root_bound(sampler.get_description()) == TraceIdRatioBased.get_bound_for_rate(share)
+
+
 class Notices(SpanProcessor):
     """Reads what begins, and writes to it."""
 
@@ -228,6 +268,7 @@ class Notices(SpanProcessor):
 def test_a_processor_that_has_to_do_with_the_beginning_of_spans_finds_what_it_knows() -> None:
     exported, notices = Exported(), Notices()
     exported.provider.add_span_processor(notices)
+    assert exported.spans.named() is None
     exported.spans.start("room/enter", dict(ATTRIBUTES), Context()).end()
     assert notices.begun == [("room/enter", ATTRIBUTES, True)]
     (ended,) = exported.ended

@@ -17,7 +17,8 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.trace import TracerProvider
 
 from silo.telemetry.instruments import Instruments
-from silo.telemetry.later import AT_A_TIME, WAITING_MAX
+from silo.telemetry.later import AT_A_TIME, WAITING_MAX, Later
+from tests.support.waiting import until
 
 LABELS = {"rpc.method": "enter"}
 
@@ -138,3 +139,15 @@ async def test_activations_are_counted_and_open_calls_as_last_told() -> None:
     data = reader.get_metrics_data()
     (activations,), (calls,) = points_of(data, "silo.grain.activations"), points_of(data, "silo.calls.open")
     assert (dict(activations.attributes), activations.value, calls.value) == ({"type": "room"}, 1, 4)
+
+
+async def test_a_span_waits_for_others_but_not_for_long() -> None:
+    told: list[int] = []
+    later = Later()
+    for number in range(AT_A_TIME):
+        later.end(told.append, number)
+    assert not told
+    await asyncio.sleep(0)
+    assert told == list(range(AT_A_TIME))
+    later.end(told.append, AT_A_TIME)
+    await until(lambda: len(told) == AT_A_TIME + 1)
