@@ -1,4 +1,4 @@
-"""Telemetry as a user has it: the SDK, batched spans and periodic metrics, exported over OTLP."""
+"""Telemetry as `silo run --otel` has it: the SDK, batched spans and periodic metrics, exported over OTLP."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ import silo.messaging.grpc_environment  # noqa: F401 # pyright: ignore[reportUnu
 
 # isort: split
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 from silo.telemetry import Telemetry
+from silo.telemetry.quick_otlp import QuickSpans
 
 
-def observer(endpoint: str) -> tuple[Telemetry, Callable[[], None]]:
-    """What reports to that endpoint, and what ends that, which blocks."""
-    tracers = TracerProvider(shutdown_on_exit=False)
-    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, insecure=True)))
+def observer(endpoint: str, ratio: float) -> tuple[Telemetry, Callable[[], None]]:
+    """What reports to that endpoint, and what ends that, which blocks.
+
+    Args:
+        ratio: how much of the traces that begin here is sampled, as by OTEL_TRACES_SAMPLER=parentbased_traceidratio.
+    """
+    tracers = TracerProvider(shutdown_on_exit=False, sampler=ParentBasedTraceIdRatio(ratio) if ratio < 1.0 else None)
+    tracers.add_span_processor(BatchSpanProcessor(QuickSpans(endpoint, insecure=True)))
     reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint, insecure=True))
     meters = MeterProvider([reader], shutdown_on_exit=False)
 

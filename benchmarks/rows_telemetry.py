@@ -20,6 +20,8 @@ CHECKS_AT_A_TIME = 1_000
 NAMES = frozenset({"telemetry", "_telemetry"})
 """Where parts keep what they report to."""
 GRAINS = 64
+SAMPLED = 0.1
+"""How much of the traces is sampled in the rows that do not sample all."""
 
 
 class _Part:
@@ -95,12 +97,12 @@ async def _timed(part: _Part, checks: int, seconds: float) -> Tally:
     return Tally(latencies, (clock() - begun) / NS_PER_S)
 
 
-def _remote(observed: bool, in_flight: int) -> Prepare:
-    """Silo to silo, both with telemetry on, or both without, in one cluster."""
+def _remote(in_flight: int, ratio: float | None = None) -> Prepare:
+    """Silo to silo in one cluster, both with telemetry on, and so much of the traces sampled; or both without."""
 
     async def prepare(stage: Stage) -> Work:
-        silo, to = (await stage.observed_silo(), OBSERVED) if observed else (await stage.silo(), GATEWAY)
-        counters = await grains_on(silo, Counter, f"told-{to}", GRAINS, to)
+        silo, to = (await stage.silo(), GATEWAY) if ratio is None else (await stage.observed_silo(ratio), OBSERVED)
+        counters = await grains_on(silo, Counter, f"told-{to}-{ratio}", GRAINS, to)
         return looping([partial(counters[number % GRAINS].add, 1) for number in range(in_flight)])
 
     return prepare
@@ -120,14 +122,22 @@ def add_rows(rows: Rows) -> None:
             f"telemetry.none.{in_flight}",
             f"silo to silo without telemetry, {in_flight} in flight over {GRAINS} grains",
             [BENCH, GATEWAY],
-            _remote(False, in_flight),
+            _remote(in_flight),
             scene=apart,
         )
         rows.add(
             f"telemetry.on.{in_flight}",
             f"the same with traces and metrics on at both ends, exported over OTLP, {in_flight} in flight",
             [BENCH, OBSERVED],
-            _remote(True, in_flight),
+            _remote(in_flight, 1.0),
+            beside=f"telemetry.none.{in_flight}",
+            scene=apart,
+        )
+        rows.add(
+            f"telemetry.sampled.{in_flight}",
+            f"the same with one trace of {round(1 / SAMPLED)} sampled (OTEL_TRACES_SAMPLER=parentbased_traceidratio)",
+            [BENCH, OBSERVED],
+            _remote(in_flight, SAMPLED),
             beside=f"telemetry.none.{in_flight}",
             scene=apart,
         )

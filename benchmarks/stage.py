@@ -69,7 +69,7 @@ class Stage:
         self._server: EmbeddedServer | None = None
         self._cluster: ProcessCluster | None = None
         self._silo: Silo | None = None
-        self._observed: Silo | None = None
+        self._observed: dict[float, Silo] = {}
         self._collector = ""
         self._idle: IdleSilo | None = None
         self._client: Client | None = None
@@ -219,19 +219,24 @@ class Stage:
             self._silo = silo
         return self._silo
 
-    async def observed_silo(self) -> Silo:
-        """Another silo in this process, with traces and metrics as a user has them, exported to COLLECTOR."""
-        if self._observed is None:
+    async def observed_silo(self, ratio: float = 1.0) -> Silo:
+        """Another silo in this process, with traces and metrics as a user has them, exported to COLLECTOR.
+
+        Args:
+            ratio: how much of the traces that begin at it is sampled.
+        """
+        if ratio not in self._observed:
             from benchmarks.observing import observer
 
-            settings = SiloSettings(cluster=CLUSTER, redis=self._redis_url(), name=f"{BENCH}-observed", gateway=False)
-            telemetry, stop = observer(self._collector)
+            name = f"{BENCH}-observed-{len(self._observed)}"
+            settings = SiloSettings(cluster=CLUSTER, redis=self._redis_url(), name=name, gateway=False)
+            telemetry, stop = observer(self._collector, ratio)
             silo = Silo(*_kinds(), settings=settings, telemetry=telemetry)
             await silo.start()
             self._parts.push_async_callback(asyncio.to_thread, stop)
             self._parts.push_async_callback(silo.kill)
-            self._observed = silo
-        return self._observed
+            self._observed[ratio] = silo
+        return self._observed[ratio]
 
     async def drain(self, name: str) -> None:
         """Have the silo of that name leave as a restart has it leave, by SIGTERM, and wait for the end of its process.

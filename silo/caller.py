@@ -106,7 +106,7 @@ class Caller:
         if options.hint is not None:
             call.hint = str(options.hint)
         if self._telemetry is not None:
-            answer = self._telemetry.called(call, self._send)
+            answer = self._telemetry.called(call, self._begin)
         elif self.closed or method.one_way or self._held_back or not (self._right is None or self._right.is_held()):
             answer = self._send(call)
         elif not call.flags & Flag.INNER or not _in_hook():
@@ -155,6 +155,13 @@ class Caller:
         return Call(  # by position: by name takes twice the time
             self._ids(), grain, method, caller, deadline, answered, args, kwargs, None, 0, 0, spec, path, flags
         )
+
+    def _begin(self, call: Call) -> Awaitable[Any]:
+        """As `_send`; a call that nothing keeps here is on its way when this returns."""
+        is_kept = self.closed or self._held_back or not (self._right is None or self._right.is_held())
+        if is_kept or call.is_one_way or (call.flags & Flag.INNER and _in_hook()):
+            return self._send(call)
+        return self._book.begin(call)
 
     async def _send(self, call: Call) -> Any:
         if self.closed:

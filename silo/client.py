@@ -256,6 +256,8 @@ class Client:
         await self._links.close(CLOSE_GRACE_S)
         await self._source.close()
         await self._transport.close()
+        if self._telemetry is not None:
+            self._telemetry.settle()
 
     # ----------------------------------------------------------------------------------------------------------- grains
 

@@ -138,6 +138,8 @@ class Silo:
         return self._telemetry.at(silo, name) if self._telemetry is not None else None
 
     async def _stop_exporting(self) -> None:
+        if self._telemetry is not None:
+            self._telemetry.settle()
         if self._exporting is not None:
             await self._exporting.stop()
 

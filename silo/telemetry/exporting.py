@@ -38,6 +38,7 @@ FLUSH_TIMEOUT_S: Final = 5.0
 SERVICE_NAME_DEFAULT: Final = "silo"
 TRACES: Final = "traces"
 METRICS: Final = "metrics"
+OTLP_GRPC: Final = "opentelemetry.exporter.otlp.proto.grpc.trace_exporter"
 OTLP_BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
@@ -47,7 +48,7 @@ class Exporting:
 
     def __init__(self, *, silo: SiloAddress, name: str, cluster: str, app_version: str) -> None:
         resource = resource_of(silo=silo, name=name, cluster=cluster, app_version=app_version)
-        spans = [BatchSpanProcessor(made()) for made in exporters(TRACES, os.environ)]
+        spans = [BatchSpanProcessor(quick(made)()) for made in exporters(TRACES, os.environ)]
         readers = [_reader(made()) for made in exporters(METRICS, os.environ)]
         self._tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
         for processor in spans:
@@ -83,6 +84,7 @@ def resource_of(*, silo: SiloAddress, name: str, cluster: str, app_version: str)
     own = {
         "service.name": SERVICE_NAME_DEFAULT,
         "service.instance.id": str(silo),
+        "silo.address": str(silo),
         "silo.cluster": cluster,
         "silo.name": name,
     }
@@ -112,6 +114,15 @@ def exporters(signal: str, environment: Mapping[str, str]) -> list[Any]:
             raise InvalidSettings(f"{variable}: no exporter {wanted!r} is installed (known: {known})")
         found.append(entries[wanted].load())
     return found
+
+
+def quick(exporter: Any) -> Any:
+    """The exporter class that does the same as this one in less time, or this one."""
+    if exporter.__module__ != OTLP_GRPC:
+        return exporter
+    from silo.telemetry.quick_otlp import QuickSpans  # which needs what that exporter has brought along
+
+    return QuickSpans if exporter is QuickSpans.__base__ else exporter
 
 
 def _otlp(signal: str, environment: Mapping[str, str]) -> str:

@@ -5,9 +5,12 @@ No label ever holds a grain's key, and every set of labels is bounded: what come
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from opentelemetry.metrics import Histogram, Meter
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+
+from silo.telemetry.later import Later
 
 KINDS_MAX: Final = 200
 METHODS_MAX: Final = 2000
@@ -48,6 +51,8 @@ class Instruments:
                 name, unit="s", description=description, explicit_bucket_boundaries_advisory=SECONDS
             )
 
+        self.later = Later()
+        """Where the figures of calls go, which are many, and their spans."""
         self.kind = BoundedLabel(KINDS_MAX)
         self.error = BoundedLabel(ERRORS_MAX)
         self.reason = BoundedLabel(REASONS_MAX)
@@ -61,10 +66,15 @@ class Instruments:
         self.late = meter.create_counter("silo.calls.late", description="Answers for which nobody waited any more.")
         self.rejected = meter.create_counter("silo.calls.rejected", description="Calls that a full queue refused.")
         self.unknown = meter.create_counter("silo.calls.outcome_unknown", description="Calls that may have run.")
-        self.calls_open = meter.create_gauge("silo.calls.open", description="Calls made here and not yet answered.")
+        self.calls_open_here: int | None = None
+        """As last told; None while nobody tells."""
+        meter.create_observable_gauge(
+            "silo.calls.open", [self._calls_open], description="Calls made here and not yet answered."
+        )
 
-        self.activations = meter.create_up_down_counter(
-            "silo.grain.activations", unit="{grain}", description="Activations on this silo."
+        self._activations: dict[str, int] = {}
+        meter.create_observable_up_down_counter(
+            "silo.grain.activations", [self._activations_here], unit="{grain}", description="Activations on this silo."
         )
         self.activations_in_flight = meter.create_gauge(
             "silo.grain.activations.in_flight", unit="{grain}", description="Activations that are being made."
@@ -108,9 +118,23 @@ class Instruments:
             "silo.placement.ownership.spread", unit="1", description="Most activations of a silo over their mean."
         )
 
+    def counted(self, kind: str, change: int) -> None:
+        """There is an activation of this kind more, or one less."""
+        kind = self.kind(kind)
+        self._activations[kind] = self._activations.get(kind, 0) + change
+
     def method(self, kind: str, method: str) -> Labels:
         """Which method of which kind."""
         kind = self.kind(kind)
         if kind != OTHER and self._method(f"{kind}/{method}") == OTHER:
             method = OTHER
         return {"rpc.system": "silo", "rpc.service": kind, "rpc.method": OTHER if kind == OTHER else method}
+
+    # What is asked for whenever the metrics are read, before the histograms are, and maybe from another thread.
+
+    def _calls_open(self, _: CallbackOptions) -> Iterable[Observation]:
+        self.later.tell_figures()
+        return () if self.calls_open_here is None else (Observation(self.calls_open_here),)
+
+    def _activations_here(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(count, {"type": kind}) for kind, count in list(self._activations.items())]

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry.trace import Span, Status, StatusCode, Tracer, get_current_span, set_span_in_context
+from opentelemetry.trace import Span, Status, StatusCode, get_current_span, set_span_in_context
 
 from silo.migration import handover
 from silo.migration.outcome import MigrationOutcome
 from silo.telemetry.instruments import Instruments
+from silo.telemetry.spans import Spans
 from silo.telemetry.traces import parent_of, traceparent
 
 if TYPE_CHECKING:
@@ -44,13 +45,13 @@ class MoveRecord:
 
     def __init__(
         self,
-        tracer: Tracer,
+        spans: Spans,
         instruments: Instruments,
         span: Span,
         activation: Activation,
         stage_spans: dict[Activation, Span],
     ) -> None:
-        self._tracer = tracer
+        self._spans = spans
         self._instruments = instruments
         self._span = span
         self._activation = activation
@@ -73,7 +74,7 @@ class MoveRecord:
         self._end_stage()
         self._stage = stage
         self._stage_began = asyncio.get_running_loop().time()
-        self._stage_span = self._tracer.start_span(stage, context=set_span_in_context(self._span))
+        self._stage_span = self._spans.start(stage, {}, set_span_in_context(self._span))
         self._stage_spans[self._activation] = self._stage_span
 
     def held(self, traces: Iterable[str]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import metrics, trace
-from opentelemetry.context import attach
+from opentelemetry import metrics
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context
 
@@ -18,23 +19,28 @@ from silo.directory.contract import GrainDirectory
 from silo.directory.errors import OutcomeUnknown, Overloaded
 from silo.directory.membership import SiloStatus
 from silo.persistence.contract import GrainStorage
-from silo.telemetry.instruments import Instruments
+from silo.routing.call import Call
+from silo.telemetry.instruments import Instruments, Labels
+from silo.telemetry.later import Later
+from silo.telemetry.methods import Method, Methods
 from silo.telemetry.moves import MoveRecord
 from silo.telemetry.observed_directory import ObservedDirectory
 from silo.telemetry.observed_storage import ObservedStorage
-from silo.telemetry.traces import parent_of, traceparent
+from silo.telemetry.spans import SCOPE, Attributes, Named, Spans
+from silo.telemetry.traces import NOWHERE, parent_of, traceparent
 
 if TYPE_CHECKING:
     from silo.activation.activation import Activation
-    from silo.routing.call import Answer, Call
+    from silo.routing.call import Answer
 
-SCOPE = "silo"
-"""Who the spans and metrics come from, in the words of OpenTelemetry: the instrumentation scope."""
 HERE = "here"
 
 
 class Telemetry:
     """Produces the spans and metrics of one silo or client.
+
+    Those of calls come a few at a time, up to 50 ms late; none are left when the silo or client has been closed. So an
+    application closes those first, and shuts its providers down after them.
 
     Args:
         tracer_provider, meter_provider: where they go; the application's own (global) providers where none are given.
@@ -43,67 +49,104 @@ class Telemetry:
     def __init__(
         self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
     ) -> None:
-        self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self._spans = Spans(tracer_provider)
         self._instruments = Instruments(metrics.get_meter(SCOPE, meter_provider=meter_provider))
+        self._name = ""
         self._silo: dict[str, str] = {}
+        self._methods = Methods(self._instruments, self._silo)
         self._hook_spans: dict[Activation, Span] = {}
+        self._around = NOWHERE
+        """What is current around the silo, and so around each of its turns."""
 
     def at(self, silo: SiloAddress, name: str) -> Telemetry:
-        """The same for one incarnation of a silo, whose address every span then bears."""
+        """The same for one incarnation of a silo, whose address every span then bears, or all of them together."""
         own = copy.copy(self)
-        own._silo = {"silo.address": str(silo), "silo.name": name}
+        own._name = name
+        own._silo = self._spans.beside({"silo.address": str(silo), "silo.name": name})
+        own._methods = Methods(own._instruments, own._silo)
         own._hook_spans = {}
+        own._around = get_current()
         return own
+
+    def settle(self) -> None:
+        """Tell at once what is to be told a little later, as at the end of a silo or a client."""
+        self._instruments.later.tell_figures()
+        self._instruments.later.tell_spans()
 
     # ------------------------------------------------------------------------------------------------------------ calls
 
     async def called(self, call: Call, send: Callable[[Call], Awaitable[Any]]) -> Any:
-        """Send a call and wait for its end: the caller's span, whose context travels with the call."""
-        name = _name(call)
-        span = self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=self._attributes(call))
-        call.trace = traceparent(span)
-        began = asyncio.get_running_loop().time()
-        failure: BaseException | None = None
+        """Send a call and wait for its end: the caller's span, whose context travels with the call.
+
+        Args:
+            send: has the call on its way when it returns, or as soon as what it returns is awaited.
+        """
+        method, key = self._methods.of(call), call.grain.key
+        started = self._spans.named() or self._spans.start(
+            method.span_name, {**method.attributes, "silo.grain.key": key}, kind=SpanKind.CLIENT
+        )
+        call.trace = started[0] if isinstance(started, tuple) else traceparent(started)
+        began_ns, began = time_ns(), monotonic()
+        later, instruments = self._instruments.later, self._instruments
+        answer: Awaitable[Any] | None = None
         try:
-            return await send(call)
+            answer = send(call)
+            value = await answer
         except BaseException as error:
-            failure = error
+            took_s, ended_ns = monotonic() - began, time_ns()
+            if isinstance(error, asyncio.CancelledError):
+                _abandon(answer)
+            labels = method.called_here if call.target == HERE else method.called_there
+            span = self._span_of_call(method, key, started, labels, began_ns)
+            later.record((instruments.call_duration, took_s, self._failed(error, span, labels)))
+            later.end(span.end, ended_ns)
             raise
-        finally:
-            self._ended(call, span, failure, asyncio.get_running_loop().time() - began)
+        labels = method.called_here if call.target == HERE else method.called_there
+        later.record((instruments.call_duration, monotonic() - began, labels))
+        if not isinstance(started, tuple) or started[2]:
+            later.end(self._end_call, method, key, started, labels, began_ns, time_ns())
+        return value
 
-    def _ended(self, call: Call, span: Span, failure: BaseException | None, took_s: float) -> None:
-        instruments = self._instruments
-        labels = instruments.method(call.grain.kind, call.method)
-        labels["scope"] = "local" if call.target == HERE else "remote"
+    def _span_of_call(self, method: Method, key: str, started: Named | Span, labels: Labels, began_ns: int) -> Span:
+        if isinstance(started, tuple):
+            attributes: Attributes = {**method.attributes, "silo.grain.key": key}
+            span = self._spans.started(started, method.span_name, attributes, SpanKind.CLIENT, began_ns)
+        else:
+            span = started
         span.set_attribute("silo.scope", labels["scope"])
-        if failure is not None:
-            labels["error.type"] = instruments.error(type(failure).__name__)
-            span.set_attribute("error.type", type(failure).__name__)
-            span.set_status(Status(StatusCode.ERROR, f"{type(failure).__name__}: {failure}"))
-            if isinstance(failure, OutcomeUnknown):
-                instruments.unknown.add(1, {"reason": labels["error.type"]})
-            elif isinstance(failure, Overloaded):
-                instruments.rejected.add(1, {"reason": instruments.reason(failure.limit), "seen_by": "caller"})
-        instruments.call_duration.record(took_s, labels)
-        span.end()
+        return span
 
-    @contextmanager
-    def turn(self, activation: Activation, call: Call) -> Generator[None]:
+    def _end_call(
+        self, method: Method, key: str, started: Named | Span, labels: Labels, began_ns: int, ended_ns: int
+    ) -> None:
+        self._span_of_call(method, key, started, labels, began_ns).end(ended_ns)
+
+    def _failed(self, failure: BaseException, span: Span, labels: Labels) -> Labels:
+        instruments, name = self._instruments, type(failure).__name__
+        error = instruments.error(name)
+        span.set_attribute("error.type", name)
+        span.set_status(Status(StatusCode.ERROR, f"{name}: {failure}"))
+        if isinstance(failure, OutcomeUnknown):
+            instruments.unknown.add(1, {"reason": error})
+        elif isinstance(failure, Overloaded):
+            instruments.rejected.add(1, {"reason": instruments.reason(failure.limit), "seen_by": "caller"})
+        return {**labels, "error.type": error}
+
+    def turn(self, activation: Activation, call: Call) -> AbstractContextManager[None]:
         """The turn's own span; what the grain calls within it is its child."""
-        attributes = self._attributes(call)
-        attributes["silo.epoch"] = activation.epoch
-        with self._tracer.start_as_current_span(
-            _name(call), context=parent_of(call.trace), kind=SpanKind.SERVER, attributes=attributes
-        ):
-            yield
+        method, grain = self._methods.of(call), activation.id
+        attributes: Attributes = {**method.attributes, "silo.grain.key": grain.key, "silo.epoch": activation.epoch}
+        span = self._spans.start_under(call.trace, method.span_name, attributes, SpanKind.SERVER)
+        return _Current(span, self._around, self._instruments.later)
 
     def turn_ended(self, call: Call, answer: Answer, started: float, now: float) -> None:
         """A turn has ended, or was not begun after all."""
-        instruments = self._instruments
-        labels = instruments.method(call.grain.kind, call.method)
-        instruments.queue_duration.record(max(0.0, started - call.queued_at) if call.queued_at else 0.0, labels)
-        instruments.turn_duration.record(now - started, {**labels, "outcome": answer.outcome.name.lower()})
+        instruments, method = self._instruments, self._methods.of(call)
+        queued_s = max(0.0, started - call.queued_at) if call.queued_at else 0.0
+        instruments.later.record(
+            (instruments.queue_duration, queued_s, method.labels),
+            (instruments.turn_duration, now - started, method.ended[answer.outcome]),
+        )
 
     def rejected(self, limit: str) -> None:
         """A call was refused here, since this limit was reached."""
@@ -127,9 +170,7 @@ class Telemetry:
     def activation(self, activation: Activation, trace_parent: str) -> Generator[None]:
         """An activation from its registration to its opening; a child of what the call that wanted it belongs to."""
         kind = activation.id.kind
-        span = self._tracer.start_span(
-            f"activate {kind}", context=parent_of(trace_parent), attributes=self._grain(activation.id)
-        )
+        span = self._spans.start(f"activate {kind}", self._grain(activation.id), parent_of(trace_parent))
         self._hook_spans[activation] = span
         began = asyncio.get_running_loop().time()
         result = "error"
@@ -155,7 +196,7 @@ class Telemetry:
 
     def counted(self, grain: GrainId, change: int) -> None:
         """The silo has an activation of such a grain more, or one less."""
-        self._instruments.activations.add(change, {"type": self._instruments.kind(grain.kind)})
+        self._instruments.counted(grain.kind, change)
 
     def deactivated(self, grain: GrainId, reason: str, took_s: float, failed: bool) -> None:
         """A grain was deactivated."""
@@ -188,15 +229,15 @@ class Telemetry:
     def _move(
         self, what: str, activation: Activation, attributes: dict[str, str], trace_parent: str | None
     ) -> MoveRecord:
-        if self._silo:
-            attributes.setdefault("silo.migration.from", self._silo["silo.name"])
-            attributes.setdefault("silo.migration.to", self._silo["silo.name"])
-        span = self._tracer.start_span(
+        if self._name:
+            attributes.setdefault("silo.migration.from", self._name)
+            attributes.setdefault("silo.migration.to", self._name)
+        span = self._spans.start(
             f"{what} {activation.id.kind}",
-            context=None if trace_parent is None else parent_of(trace_parent),
-            attributes={**self._grain(activation.id), **attributes},
+            {**self._grain(activation.id), **attributes},
+            None if trace_parent is None else parent_of(trace_parent),
         )
-        return MoveRecord(self._tracer, self._instruments, span, activation, self._hook_spans)
+        return MoveRecord(self._spans, self._instruments, span, activation, self._hook_spans)
 
     def move_refused(self, grain: GrainId, reason: str) -> None:
         """A move was refused before anything of it began."""
@@ -237,7 +278,7 @@ class Telemetry:
         instruments = self._instruments
         instruments.loop_lag.record(lag_s)
         instruments.spread.set(spread)
-        instruments.calls_open.set(calls_open)
+        instruments.calls_open_here = calls_open
         instruments.activations_in_flight.set(activations_in_flight)
         instruments.activations_waiting.set(activations_waiting)
         instruments.moves_in_flight.set(moves_out, {"direction": "out"})
@@ -247,19 +288,45 @@ class Telemetry:
 
     # ------------------------------------------------------------------------------------------------------- attributes
 
-    def _attributes(self, call: Call) -> dict[str, str | int]:
-        return {
-            "rpc.system": "silo",
-            "rpc.service": call.grain.kind,
-            "rpc.method": call.method,
-            "silo.grain.key": call.grain.key,
-            **self._silo,
-        }
-
-    def _grain(self, grain: GrainId) -> dict[str, str]:
+    def _grain(self, grain: GrainId) -> Attributes:
         return {"silo.grain.kind": grain.kind, "silo.grain.key": grain.key, **self._silo}
 
 
-def _name(call: Call) -> str:
-    verb = f"{call.grain.kind}/{call.method}"
-    return f"control {verb}" if call.is_control else verb
+async def outcome_of(answer: Awaitable[Any]) -> Any:
+    """Wait for the answer of a call; whoever is cancelled meanwhile abandons it."""
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        _abandon(answer)
+        raise
+
+
+def _abandon(answer: Awaitable[Any] | None) -> None:
+    if isinstance(answer, Call):
+        answer.abandon()
+
+
+class _Current:
+    """Has a span be the current one during a block; an exception that leaves the block is its failure.
+
+    Args:
+        around: what else is current then.
+        later: what ends the span, as of the end of the block.
+    """
+
+    __slots__ = ("_around", "_later", "_span", "_token")
+
+    def __init__(self, span: Span, around: Context, later: Later) -> None:
+        self._span = span
+        self._around = around
+        self._later = later
+
+    def __enter__(self) -> None:
+        self._token = attach(set_span_in_context(self._span, self._around))
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        detach(self._token)
+        if isinstance(error, Exception):
+            self._span.record_exception(error)
+            self._span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        self._later.end(self._span.end, time_ns())

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.trace import INVALID_SPAN, NoOpTracerProvider, Tracer
+from opentelemetry.trace import INVALID_SPAN, NoOpTracerProvider
 
 from silo.activation.activation import State
 from silo.directory.addresses import GrainId, SiloAddress
@@ -26,6 +26,8 @@ from silo.migration.outcome import MigrationOutcome
 from silo.telemetry import Telemetry
 from silo.telemetry.instruments import Instruments
 from silo.telemetry.moves import MoveRecord
+from silo.telemetry.spans import Spans
+from silo.telemetry.telemetry import outcome_of
 from silo.testing.steps import Place, Step, Steps, step_of
 from silo.testing.witness import Ended, ListWitness, What
 
@@ -74,7 +76,7 @@ class Watch(Telemetry):
     async def called(self, call: Call, send: Callable[[Call], Awaitable[Any]]) -> Any:
         """Send a call and wait for its end, both witnessed. Orders to the runtime are no grain's business."""
         if call.is_control:
-            return await send(call)
+            return await outcome_of(send(call))
         notes, witness = self._notes, self._notes.witness
         number = next(notes.calls)
         call.trace = f"{VERSION}-{number:032x}-{number:016x}-00"
@@ -92,7 +94,7 @@ class Watch(Telemetry):
         )
         outcome, because = Ended.CANCELLED, ""
         try:
-            value = await send(call)
+            value = await outcome_of(send(call))
             outcome = Ended.SENT if call.is_one_way else Ended.VALUE
         except NestedCallFailed as error:  # it did run: what failed is a call that it made
             outcome, because = Ended.APPLICATION_ERROR, repr(error)
@@ -170,10 +172,10 @@ class Watch(Telemetry):
     # ------------------------------------------------------------------------------------------------------------ moves
 
     def leaving(self, activation: Activation, reason: str, target: str, trace_parent: str | None) -> WatchedMove:
-        return WatchedMove(self, self._tracer, self._instruments, activation, self._name, target)
+        return WatchedMove(self, self._spans, self._instruments, activation, self._name, target)
 
     def arriving(self, activation: Activation, reason: str, source: str, trace_parent: str) -> WatchedMove:
-        return WatchedMove(self, self._tracer, self._instruments, activation, source, self._name)
+        return WatchedMove(self, self._spans, self._instruments, activation, source, self._name)
 
     def reach(self, step: Step, activation: Activation, source: str, target: str) -> None:
         """A move has come to a step, at this silo."""
@@ -191,9 +193,9 @@ class WatchedMove(MoveRecord):
     """One move as one of its silos sees it."""
 
     def __init__(
-        self, watch: Watch, tracer: Tracer, instruments: Instruments, activation: Activation, source: str, target: str
+        self, watch: Watch, spans: Spans, instruments: Instruments, activation: Activation, source: str, target: str
     ) -> None:
-        super().__init__(tracer, instruments, INVALID_SPAN, activation, {})
+        super().__init__(spans, instruments, INVALID_SPAN, activation, {})
         self._watch = watch
         self._source = source
         self._target = target

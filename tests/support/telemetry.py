@@ -30,6 +30,7 @@ class Observed:
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
+        self.telemetry.settle()
         return self.exporter.get_finished_spans()
 
     def spans_named(self, name: str) -> list[ReadableSpan]:

@@ -15,7 +15,7 @@ from silo import Client, InvalidSettings
 from silo.application import import_application
 from silo.configuration import load
 from silo.directory.addresses import SiloAddress
-from silo.telemetry.exporting import METRICS, TRACES, exporters, resource_of
+from silo.telemetry.exporting import METRICS, TRACES, exporters, quick, resource_of
 
 ADDRESS = SiloAddress("127.0.0.1:7000", 7)
 APPLICATION = """
@@ -69,6 +69,7 @@ def test_a_silo_is_named_by_its_address_unless_the_environment_says_otherwise(mo
             "service.name": "silo",
             "service.version": "1.8",
             "service.instance.id": "127.0.0.1:7000@7",
+            "silo.address": "127.0.0.1:7000@7",
             "silo.cluster": "prod",
             "silo.name": "silo-1",
         }.items()
@@ -76,6 +77,14 @@ def test_a_silo_is_named_by_its_address_unless_the_environment_says_otherwise(mo
     monkeypatch.setenv("OTEL_SERVICE_NAME", "game")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=game-0,silo.name=another")
     assert attributes().items() >= {"service.name": "game", "k8s.pod.name": "game-0", "silo.name": "another"}.items()
+
+
+def test_only_the_exporter_of_spans_over_grpc_has_one_that_is_quicker() -> None:
+    (grpc,) = exporters(TRACES, {})
+    (console,) = exporters(TRACES, {"OTEL_TRACES_EXPORTER": "console"})
+    assert issubclass(quick(grpc), grpc)
+    assert quick(grpc) is not grpc
+    assert quick(console) is console
 
 
 def test_a_variable_that_names_an_exporter_turns_telemetry_on_unless_a_setting_says_otherwise(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, use_span
 
 from silo import ActivationReason, Client, Grain, MigrationNotice, Silo, SiloSettings, grain, soft_state
 from silo.directory.addresses import GrainId
@@ -156,6 +156,41 @@ async def test_one_trace_covers_both_silos_of_a_move(cluster: Cluster) -> None:
     assert attributes["silo.migration.epoch"] == outcome.epoch
     assert attributes["silo.migration.bytes"] == outcome.payload_bytes > 0
     assert attributes["silo.migration.held"] == 0
+
+
+async def test_what_is_not_sampled_is_told_by_nobody_and_stays_one_trace(cluster: Cluster) -> None:
+    unsampled = NonRecordingSpan(SpanContext(7, 8, is_remote=True))
+    with use_span(unsampled):
+        await cluster.client.grain(Room, "lobby").ask("cellar")
+    await cluster.client.grain(Room, "lobby").enter("ada")
+    names = {span.name for observed in cluster.observed.values() for span in observed.spans}
+    assert names == {f"{KIND}/enter"}
+    enters = [span for observed in cluster.observed.values() for span in observed.spans_named(f"{KIND}/enter")]
+    assert len(enters) == 2
+
+
+async def test_what_waits_to_be_told_is_told_when_a_client_or_a_silo_ends(cluster: Cluster) -> None:
+    await cluster.client.grain(Room, "lobby").enter("ada")
+    host = cluster.host_of("lobby")
+    await cluster.client.close()
+    await cluster.silos[host].drain_and_stop()
+    for name in ("client", host):
+        ended = cluster.observed[name].exporter.get_finished_spans()
+        assert f"{KIND}/enter" in [span.name for span in ended]
+
+
+async def test_whoever_is_cancelled_abandons_the_call_that_is_observed(cluster: Cluster) -> None:
+    staying = asyncio.create_task(cluster.client.grain(Room, "lobby").stay())
+    await Room.entered.wait()
+    host = cluster.host_of("lobby")
+    activation = cluster.silos[host].runtime.catalog.get(GrainId(KIND, "lobby"))
+    assert activation is not None
+    staying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await staying
+    await until(lambda: activation.turns.running_count == 0)
+    assert cluster.observed["client"].span(f"{KIND}/stay").status.status_code is StatusCode.ERROR
+    assert cluster.observed[host].span(f"{KIND}/stay").kind is SpanKind.SERVER
 
 
 async def test_a_move_that_a_grain_asks_for_belongs_to_its_turn(cluster: Cluster) -> None:
