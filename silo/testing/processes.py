@@ -109,6 +109,7 @@ class ProcessCluster:
         self._logs = logs
         self._own_logs: tempfile.TemporaryDirectory[str] | None = None
         self._silos: dict[str, SiloProcess] = {}
+        """By name; empty until one has served, which is to say that there is no cluster yet."""
         self._all: list[SiloProcess] = []
 
     async def __aenter__(self) -> ProcessCluster:
@@ -173,6 +174,7 @@ class ProcessCluster:
     def _command(self, name: str, listen: str, settings: Mapping[str, object]) -> list[str]:
         command = [sys.executable, "-m", "silo", "run", *self._modules, "--with-parent"]
         command += ["--cluster", self.cluster, "--name", name, "--listen", listen]
+        command += [] if self._silos else ["--bootstrap"]
         for setting, value in {**self._settings, **settings}.items():
             command += ["--set", f"{setting}={value}"]
         return command
