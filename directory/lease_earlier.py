@@ -27,7 +27,7 @@ class EarlierSilos:
             self._waiting = table.run, now
 
     def verdict(self, table: Table, now: float) -> Verdict | None:
-        """What gives them up, once they cannot serve any more; it is void in any other table, and in a later version."""
+        """What gives them up, once they cannot serve any more; void in any other table, and in a later version."""
         if self._waiting is None or table.earlier is None or now < self._waiting[1] + self._settings.wait_alone_s:
             return None
         return Verdict(EARLIER, table.run, table.version, table.earlier.seq)

@@ -111,7 +111,7 @@ class Silo:
         self._life = asyncio.get_running_loop().create_task(self._live(), name="life of the silo")
 
     async def _begin(self, *, bootstrap: bool = False) -> Runtime:
-        """Another incarnation; the first alone may be the first silo of a cluster, since all others have been in one."""
+        """Another incarnation; the first alone may be the first of a cluster, since later ones have been in one."""
         runtime = Runtime(
             self.settings,
             self._surroundings,

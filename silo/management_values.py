@@ -93,8 +93,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     """The most activations of an active silo over their mean: 1 is even, the number of silos is the worst."""
     silos: tuple[MemberStatus, ...]
     awaits_earlier: bool = False
-    """Whether new grains wait for silos that may still serve by a table that was lost: the store had none when the first
-    of these came, and that one was not started with --bootstrap."""
+    """Whether new grains wait for silos that may still serve by a table that was lost: the store had none when the
+    first of these came, and that one was not started with --bootstrap."""
 
 
 def spread_of(counts: Iterable[int]) -> float:

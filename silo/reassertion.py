@@ -118,7 +118,7 @@ class Reassertion:
                 part.work.set()
 
     def _tell_awaited(self, view: View) -> None:
-        """Say why new grains wait, to the log and to those who call them; or that they need not wait for it any more."""
+        """Say why new grains wait, to the log and to those who call them; or that they wait for it no more."""
         seconds = round(self._earlier_within_s, 1)
         if view.table.awaits_earlier:
             self._lives.why_unsettled = (

@@ -144,6 +144,8 @@ class ProcessCluster:
     ) -> SiloProcess:
         """Start a silo and wait until it serves; a name may be used again once its process has ended.
 
+        Until one has served, it is started with `--bootstrap`: as the first of a new cluster.
+
         Args:
             options: more options of `silo run`, such as `["--advertise", "127.0.0.1:7000"]`.
 

@@ -128,8 +128,8 @@ class RealStand:
         self._cluster = cluster
 
     def settings(self, name: str, **settings: Any) -> SiloSettings:
-        reach = {"cluster": self._cluster, "redis": self._redis_url, "bootstrap": True}
-        return SiloSettings(name=name, lease=LEASE, **reach, **settings)
+        cluster, redis = self._cluster, self._redis_url
+        return SiloSettings(name=name, cluster=cluster, redis=redis, bootstrap=True, lease=LEASE, **settings)
 
     def surroundings(self, settings: SiloSettings) -> Surroundings:
         return real_surroundings(settings)

@@ -211,8 +211,8 @@ class World:
             old = self._of.silos - self._of.newcomers
             new = Silo(has_joined=False, is_new=True)
             silos = (*(each.but(has_joined=False) for each in state.silos[:old]), *(new,) * self._of.newcomers)
-            served = Entry(GRAIN, SILOS[0], "on-0", self._of.epoch)
-            return _with(state.but(store=Store(), silos=silos), 0, entry=served, is_open=True, floor=self._of.epoch)
+            entry = Entry(GRAIN, SILOS[0], "on-0", self._of.epoch)
+            return _with(state.but(store=Store(), silos=silos), 0, entry=entry, is_open=True, floor=self._of.epoch)
         if self._of.begins in ("open", "begun twice"):
             state = state.but(store=state.store.but(row=first, counter=1))
             if self._of.begins == "begun twice":

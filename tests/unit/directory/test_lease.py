@@ -863,7 +863,7 @@ def test_silos_of_an_earlier_table_are_given_up_s_after_the_table_was_first_seen
     (verdict,) = beats(member, seen_at + wait_s + member.core.settings.renew_every_s)
     table = member.table.table
     assert verdict == Verdict(EARLIER, table.run, table.version, 0)
-    assert member.core.view.is_recovering
+    assert member.core.view.table.awaits_earlier
     member.answer(verdict)
     assert not member.core.view.is_recovering
     assert beats(member, member.now + 3 * wait_s) == [], "once"
