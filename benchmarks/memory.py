@@ -57,6 +57,7 @@ async def _silo(redis: str) -> AsyncGenerator[Silo]:
         redis=redis,
         listen="127.0.0.1:0",
         name="memory",
+        bootstrap=True,
         calls=CallSettings(call_timeout_s=LONG_S),
         activation=ActivationSettings(collect_after_s=LONG_S),
     )

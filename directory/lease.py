@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from silo.directory.addresses import SiloAddress, stable_hash
 from silo.directory.errors import MembershipUnavailable, SiloError, SiloFenced
 from silo.directory.lease_ballots import Ballots
+from silo.directory.lease_earlier import EarlierSilos
 from silo.directory.lease_events import (
     AdoptView,
     AdvanceAsked,
@@ -126,6 +127,7 @@ class LeaseCore:
         self.promises = Promises(settings)
         self.observations = Observations(settings)
         self.ballots = Ballots()
+        self.earlier = EarlierSilos(settings)
         self._others: tuple[SiloAddress, ...] = ()  # the other members of my view, in order
         self._ways = Ways()
         self._forwarding: dict[SiloAddress, Forward] = {}  # what I was asked to pass on, and have not answered
@@ -159,8 +161,8 @@ class LeaseCore:
             case _, ReadAsked(token):
                 self._readers_next.append(token)
                 self._read()
-            case _, JoinAsked(token, silo, info):
-                self._join(token, silo, info, now)
+            case _, JoinAsked(token, silo, info, bootstrap):
+                self._join(token, Join(silo, info, bootstrap), now)
             case Phase.MEMBER, AdvanceAsked(token, status) if self._me is not None:
                 self._run_errand(token, Advance(self._me, status), now)
             case Phase.MEMBER, CordonAsked(token, cordoned):
@@ -251,14 +253,14 @@ class LeaseCore:
             else:
                 self._orders.append(Tell(way, Forward(now, self._renewing)))
 
-    def _join(self, token: int, silo: SiloAddress, info: SiloInfo, now: float) -> None:
-        if self.phase in (Phase.GONE, Phase.DEAD) or self._me not in (None, silo):
+    def _join(self, token: int, request: Join, now: float) -> None:
+        if self.phase in (Phase.GONE, Phase.DEAD) or self._me not in (None, request.silo):
             self._orders.append(Conclude(token, self._refusal()))
             return
-        self._me, self._info = silo, info
+        self._me, self._info = request.silo, request.info
         if self.phase is Phase.OUTSIDE:
             self.phase = Phase.JOINING
-        self._run_errand(token, Join(silo, info), now)
+        self._run_errand(token, request, now)
 
     def _run_errand(self, token: int, request: TableRequest, now: float) -> None:
         self._errands[token] = _Errand(request, until=now + self.settings.ask_within_s)
@@ -440,6 +442,7 @@ class LeaseCore:
             self._known_at = now
         self._table = table
         self.observations.take(table, self._me, now)
+        self.earlier.take(table, now)
         if self.phase in (Phase.JOINING, Phase.MEMBER):
             self._recognise(row)
         if newer:
@@ -547,6 +550,10 @@ class LeaseCore:
                 electors = sorted(self.ballots.missing(verdict, self._table) - {self._me})
                 self._orders.extend(Tell(elector, AssentAsked(verdict)) for elector in electors)
                 self._give(verdict, now)
+        given_up = self.earlier.verdict(self._table, now)
+        if given_up is not None and self._verdict is None:
+            self._verdict = given_up
+            self._orders.append(AskTable(given_up))
 
     def _verdict_on(self, target: SiloAddress) -> Verdict | None:
         """The verdict on this silo that could take effect, as far as I know."""

@@ -19,6 +19,7 @@ class JoinAsked(msgspec.Struct, frozen=True):
     token: int
     silo: SiloAddress
     info: SiloInfo
+    bootstrap: bool = False
 
 
 class AdvanceAsked(msgspec.Struct, frozen=True):

@@ -127,11 +127,11 @@ class ThreadedMembership:
     def subscribe(self, on_view: Callable[[View], None]) -> Callable[[], None]:
         return self._board.subscribe(on_view)
 
-    async def join(self, silo: SiloAddress, info: SiloInfo) -> View:
+    async def join(self, silo: SiloAddress, info: SiloInfo, *, bootstrap: bool = False) -> View:
         self._board.me = silo
         if self._wire is not None:
             info = msgspec.structs.replace(info, lease_endpoint=self._wire.endpoint)
-        return await self._ask(lambda token: JoinAsked(token, silo, info))
+        return await self._ask(lambda token: JoinAsked(token, silo, info, bootstrap))
 
     async def advance(self, status: SiloStatus) -> View:
         return await self._ask(lambda token: AdvanceAsked(token, status))

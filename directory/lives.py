@@ -27,6 +27,8 @@ from silo.directory.settling import (
 )
 
 _DRAINED: Final = Drained()
+ASSERTED_AGAIN: Final = "the directory has lost rows, and not every silo has said yet what it serves"
+"""Why there are buckets that take no registrations, where nothing else is known."""
 
 
 class Registering:
@@ -75,6 +77,8 @@ class Lives:
         self.work = asyncio.Event()
         """Set when there is something to claim."""
         self.on_settled = on_settled
+        self.why_unsettled = ASSERTED_AGAIN
+        """What is said to those who wait."""
         self._buckets = [BucketSettling() for _ in range(DIRECTORY_BUCKETS)]
         self._unsettled = set(range(DIRECTORY_BUCKETS))
         self._floors = [0] * DIRECTORY_BUCKETS
@@ -114,7 +118,7 @@ class Lives:
         settling = self._buckets[bucket]
         if not settling.is_settled:
             self.tell(bucket, Needed())
-            raise DirectoryUnsettled(f"what stood in the directory of {grain} is being asserted again")
+            raise DirectoryUnsettled(f"{grain} cannot be registered yet: {self.why_unsettled}")
         self._out[bucket] += 1
         return settling.life, self._floors[bucket]
 

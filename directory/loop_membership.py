@@ -100,7 +100,7 @@ class LoopMembership:
         """For how long the silo had not renewed when the table last answered; see `LeaseSettings.eligible_within_s`."""
         return self._core.silence_s(silo)
 
-    async def join(self, silo: SiloAddress, info: SiloInfo) -> View:
+    async def join(self, silo: SiloAddress, info: SiloInfo, *, bootstrap: bool = False) -> View:
         self._board.me = silo
         if self._follow is not None and self._unfollow is None:
             loop, context = asyncio.get_running_loop(), contextvars.copy_context()
@@ -108,7 +108,7 @@ class LoopMembership:
             self._unfollow = self._follow(lambda version: _post_hint(loop, context, self._on, version))
         if self._post is not None and self._unpost is None:
             self._unpost = self._post.open(silo, lambda peer, message: self._on(PeerSaid(peer, message)))
-        return await self._ask(lambda token: JoinAsked(token, silo, info))
+        return await self._ask(lambda token: JoinAsked(token, silo, info, bootstrap))
 
     async def advance(self, status: SiloStatus) -> View:
         return await self._ask(lambda token: AdvanceAsked(token, status))

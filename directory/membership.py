@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -69,6 +69,15 @@ class SiloRow(msgspec.Struct, frozen=True, array_like=True):
     """Whether an operator has said that it takes no new placements. It serves what it has."""
 
 
+EARLIER: Final = SiloAddress("earlier:0", 0)
+"""Stands in the store for the silos of a table that may have been lost before this one began. It names none of them."""
+
+
+def earlier_row(name: str) -> SiloRow:
+    """What stands for them in a table that begins; the name tells which table gives them up, should none come back."""
+    return SiloRow(EARLIER, SiloInfo(name, gateway=False), SiloStatus.JOINING, seq=0, seen=0, joined=1)
+
+
 def table_id(run: str) -> str:
     """The id of the table in the run of a store, as `Table.run` joins them."""
     return run.partition("/")[2]
@@ -81,11 +90,20 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
     """The run of the store, and after a slash the id of the table in it."""
     version: int
     rows: tuple[SiloRow, ...] = ()
+    earlier: SiloRow | None = None
+    """What stands for the silos of a table that may have been lost before this one began. While it is alive, they are
+    waited for; dead, they have been given up, so that one of them which comes back is dead. None where the table was
+    founded as the first of its cluster, or silos of the lost one have come back and brought their rows."""
 
     @property
     def id(self) -> str:
         """Tells this table from one that was lost; empty as long as nothing was written."""
         return table_id(self.run)
+
+    @property
+    def awaits_earlier(self) -> bool:
+        """Whether silos may still serve by a table that was lost, and none of them has come back yet."""
+        return self.earlier is not None and self.earlier.dead is None
 
 
 def members_at(table: Table, version: int) -> frozenset[SiloAddress]:
@@ -153,7 +171,7 @@ class View:
     def is_recovering(self) -> bool:
         """Whether the table before was lost, and some of its silos have not joined again yet: what they serve may be
         missing from a directory that was lost with it."""
-        return any(row.seq == 0 for row in self.living())
+        return self.table.awaits_earlier or any(row.seq == 0 for row in self.living())
 
     def others(self, me: SiloAddress) -> Iterable[SiloRow]:
         return (row for row in self.living() if row.silo != me)
@@ -163,10 +181,16 @@ EMPTY_VIEW = View(Table(run="", version=0))
 
 
 class Join(msgspec.Struct, frozen=True):
-    """Add a row as JOINING. Needs nobody's assent."""
+    """Add a row as JOINING. Needs nobody's assent.
+
+    A table that begins with it waits for silos that may still serve by an earlier one: the store may have been wiped,
+    which it does not tell.
+    """
 
     silo: SiloAddress
     info: SiloInfo
+    bootstrap: bool = False
+    """Whether there can be none, should a table begin with it: the silo is the first of a new cluster."""
 
 
 class Renew(msgspec.Struct, frozen=True):
@@ -187,6 +211,9 @@ class Rejoin(msgspec.Struct, frozen=True):
 
     Where the known table stands itself, as it was earlier, another one begins with its rows. Who was dead stays dead;
     who was alive is brought as having declared nothing. It needs nobody's assent.
+
+    With the rows of the table that was lost, nobody unknown is waited for any more; but those for whom that one waited
+    still are. Who was given up, and has no row, is dead.
     """
 
     silo: SiloAddress
@@ -309,7 +336,9 @@ class Membership(Protocol):
         """For how long the silo had not renewed its lease when the table last answered."""
         ...
 
-    async def join(self, silo: SiloAddress, info: SiloInfo) -> View: ...
+    async def join(self, silo: SiloAddress, info: SiloInfo, *, bootstrap: bool = False) -> View:
+        """Join the cluster, as its very first silo where that is said and the store has no table; see `Join`."""
+        ...
 
     async def advance(self, status: SiloStatus) -> View: ...
 

@@ -9,6 +9,7 @@ import msgspec
 
 from silo.directory.addresses import SiloAddress
 from silo.directory.membership import (
+    EARLIER,
     Advance,
     Bury,
     Cordon,
@@ -23,6 +24,7 @@ from silo.directory.membership import (
     TableRequest,
     TableStatus,
     Verdict,
+    earlier_row,
 )
 
 DEAD_ROWS_KEPT = 32
@@ -50,6 +52,7 @@ class MemoryMembershipTable:
         self.after = after
         self._runs = itertools.count(1)
         self._ids = itertools.count(1)
+        self._births = itertools.count(1)
         self._id = ""
         self._run = f"memory-{next(self._runs)}"
         self._run_seen = self._run
@@ -73,8 +76,11 @@ class MemoryMembershipTable:
 
     @property
     def table(self) -> Table:
-        rows = sorted(self._rows.values(), key=lambda row: (row.joined, row.silo))
-        return Table(f"{self._run}/{self._id}", self._version, tuple(rows))
+        rows = sorted(self._silo_rows(), key=lambda row: (row.joined, row.silo))
+        return Table(f"{self._run}/{self._id}", self._version, tuple(rows), self._rows.get(EARLIER))
+
+    def _silo_rows(self) -> list[SiloRow]:
+        return [row for silo, row in self._rows.items() if silo != EARLIER]
 
     def lose(self) -> None:
         """Forget everything, as a store does that was flushed or came back empty."""
@@ -118,11 +124,13 @@ class MemoryMembershipTable:
 
     def _change(self, request: TableRequest) -> TableStatus:
         match request:
-            case Join(silo, info):
+            case Join(silo, info, bootstrap):
                 row = self._rows.get(silo)
                 if row is not None:
                     # never OK: the lease of a joiner counts from when the join that made the row was sent
                     return TableStatus.DEAD if row.status is SiloStatus.DEAD else TableStatus.STALE
+                if not bootstrap and not self._version:
+                    self._rows[EARLIER] = earlier_row(f"earlier than birth-{next(self._births)}")
                 version = self._next_version()
                 self._rows[silo] = SiloRow(silo, info, SiloStatus.JOINING, seq=1, seen=version, joined=version)
             case Renew(silo, seen, prev, table):
@@ -138,7 +146,7 @@ class MemoryMembershipTable:
                 self._rows[silo] = msgspec.structs.replace(row, seq=row.seq + 1, seen=max(row.seen, seen))
             case Rejoin(silo, info, status, known, cordoned):
                 row = self._rows.get(silo)
-                if row is not None and row.status is SiloStatus.DEAD:
+                if row.status is SiloStatus.DEAD if row is not None else self._has_given_up(known):
                     return TableStatus.DEAD
                 if row is not None and row.seq > 0 and self._id != known.id:
                     return TableStatus.STALE
@@ -147,6 +155,7 @@ class MemoryMembershipTable:
                     self._begin_again()  # it has come back as it was earlier
                 for brought in known.rows:
                     self._bring(brought)
+                self._bring_earlier(known.earlier)
                 self._rows[silo] = SiloRow(silo, info, status, seq=1, seen=0, joined=self._version, cordoned=cordoned)
             case Advance(silo, status):
                 row = self._rows.get(silo)
@@ -199,6 +208,22 @@ class MemoryMembershipTable:
         elif died is not None and row.dead is None:
             self._rows[brought.silo] = msgspec.structs.replace(row, status=SiloStatus.DEAD, dead=died)
 
+    def _has_given_up(self, known: Table) -> bool:
+        """Whether the silos of that table have been given up, as those that have not come back in time."""
+        earlier = self._rows.get(EARLIER)
+        if earlier is None or earlier.status is not SiloStatus.DEAD:
+            return False
+        return known.earlier is None or known.earlier.info != earlier.info
+
+    def _bring_earlier(self, brought: SiloRow | None) -> None:
+        """Somebody has come back: it is known now who was there, but for those whom that table awaited in its turn."""
+        row = self._rows.get(EARLIER)
+        if row is not None and row.status is SiloStatus.DEAD:
+            return
+        self._rows.pop(EARLIER, None)
+        if brought is not None:
+            self._bring(brought)
+
     def _next_version(self) -> int:
         self._version += 1
         return self._version
@@ -208,10 +233,9 @@ class MemoryMembershipTable:
 
     def _prune(self) -> None:
         """Remove the oldest dead rows beyond DEAD_ROWS_KEPT, but none that a living silo may not have seen dead."""
-        seen = min(
-            (row.seen for row in self._rows.values() if row.status is not SiloStatus.DEAD), default=self._version
-        )
-        dead = sorted(((row.dead, row.silo) for row in self._rows.values() if row.dead is not None), reverse=True)
+        rows = self._silo_rows()
+        seen = min((row.seen for row in rows if row.status is not SiloStatus.DEAD), default=self._version)
+        dead = sorted(((row.dead, row.silo) for row in rows if row.dead is not None), reverse=True)
         for died, silo in dead[DEAD_ROWS_KEPT:]:
             if died <= seen:
                 del self._rows[silo]

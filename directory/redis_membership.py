@@ -3,7 +3,8 @@
 The hash `silo:{CLUSTER}:members` holds `version`, `run` (the run of Redis that wrote it), `table` (the random id that
 it got when it was made) and a field per silo, named by its address, with `FORMAT status seq seen joined dead` as text
 and then what the silo says of itself as MessagePack; where it is cordoned, one more element of that array says so,
-which releases that know of no cordon pass over and keep.
+which releases that know of no cordon pass over and keep. What stands for the silos of an earlier table has the field of
+one that joins and has never renewed, so that those releases wait for it, too.
 Every request is one run of one script, so each answer shows the whole table as it was at that very step. The channel
 `silo:{CLUSTER}:views` gets each new version: a reason to look, while reading the table is the truth.
 """
@@ -21,6 +22,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import InvalidSettings, MembershipUnavailable, SiloError
 from silo.directory.membership import (
+    EARLIER,
     Advance,
     Bury,
     Cordon,
@@ -36,6 +38,7 @@ from silo.directory.membership import (
     TableRequest,
     TableStatus,
     Verdict,
+    earlier_row,
 )
 from silo.directory.memory_membership import DEAD_ROWS_KEPT, RUN_LEAP
 from silo.directory.redis_connection import REDIS_ERRORS
@@ -44,7 +47,8 @@ ROW_FORMAT: Final = "1"
 """The first word of a row. A row of another format is left alone, and the request that met it fails."""
 
 SCRIPT: Final = (
-    f"local FORMAT, KEPT, LEAP, DEAD = '{ROW_FORMAT}', {DEAD_ROWS_KEPT}, {RUN_LEAP}, {int(SiloStatus.DEAD)}"
+    f"local FORMAT, KEPT, LEAP, DEAD = '{ROW_FORMAT}', {DEAD_ROWS_KEPT}, {RUN_LEAP}, {int(SiloStatus.DEAD)}\n"
+    f"local EARLIER = '{EARLIER}'"
     + """
 local key, channel = KEYS[1], ARGV[1]
 local op, silo, new_id = ARGV[2], ARGV[3], ARGV[4]
@@ -109,8 +113,12 @@ if op == 'join' then
   if row then
     status = row.status == DEAD and 'dead' or 'stale'
   else
+    local founds_unasked = version == 0 and ARGV[6] ~= ''
     version = version + 1
     store({field = silo, status = 0, seq = 1, seen = version, joined = version, died = 0, about = ARGV[5]})
+    if founds_unasked then
+      store({field = EARLIER, status = 0, seq = 0, seen = 0, joined = version, died = 0, about = ARGV[6]})
+    end
   end
 elseif op == 'renew' then
   local row, table_id = load(silo), ARGV[7]
@@ -128,15 +136,25 @@ elseif op == 'renew' then
     store(row)
   end
 elseif op == 'rejoin' then
-  local row, known_id = load(silo), ARGV[8]
-  if row and row.status == DEAD then
+  local row, known_id, earlier = load(silo), ARGV[8], load(EARLIER)
+  local awaited = ARGV[9] ~= '' and parse(EARLIER, ARGV[9])
+  local given_up = earlier and earlier.status == DEAD and not (awaited and awaited.about == earlier.about)
+  if (row and row.status == DEAD) or (not row and given_up) then
     status = 'dead'
   elseif row and row.seq > 0 and id ~= known_id then
     status = 'stale'
   else
     version = math.max(version, tonumber(ARGV[7])) + 1
     if id == known_id then begin_again() end  -- it has come back as it was earlier
-    for i = 9, #ARGV, 2 do
+    if not earlier or earlier.status ~= DEAD then
+      redis.call('HDEL', key, EARLIER)  -- it is known now who was there, but for those that were awaited there
+      if awaited then
+        awaited.seq, awaited.seen, awaited.joined = 0, 0, version
+        awaited.died = awaited.status == DEAD and version or 0
+        store(awaited)
+      end
+    end
+    for i = 10, #ARGV, 2 do
       local brought, known = parse(ARGV[i], ARGV[i + 1]), load(ARGV[i])
       if not brought then error('unknown format of row ' .. ARGV[i]) end
       if not known then
@@ -192,7 +210,7 @@ if version ~= before then
   redis.call('PUBLISH', channel, text(version))
   local seen, dead, unknown = version, {}, false
   for i = 1, #fields, 2 do
-    if fields[i] ~= 'version' and fields[i] ~= 'run' and fields[i] ~= 'table' then
+    if fields[i] ~= 'version' and fields[i] ~= 'run' and fields[i] ~= 'table' and fields[i] ~= EARLIER then
       local row = parse(fields[i], fields[i + 1])
       if not row then unknown = true
       elseif row.status == DEAD then dead[#dead + 1] = row
@@ -212,6 +230,9 @@ return {status, run .. '/' .. id, text(version), fields}
 )
 
 
+_EARLIER: Final = str(EARLIER).encode()
+
+
 def members_key(cluster: str) -> str:
     return f"silo:{{{cluster}}}:members"
 
@@ -224,13 +245,14 @@ def read_table(fields: Mapping[bytes, bytes], *, run: str | None = None, version
     """The table that the fields of the hash hold; raises MembershipUnavailable for a row of a format unknown here."""
     rows: list[SiloRow] = []
     for field, value in fields.items():
-        if field not in (b"version", b"run", b"table"):
+        if field not in (b"version", b"run", b"table", _EARLIER):
             rows.append(_read_row(field.decode(), value))
     rows.sort(key=lambda row: (row.joined, row.silo))
     return Table(
         run=b"/".join(fields.get(name, b"") for name in (b"run", b"table")).decode() if run is None else run,
         version=int(fields.get(b"version", b"0")) if version is None else version,
         rows=tuple(rows),
+        earlier=_read_row(str(EARLIER), fields[_EARLIER]) if _EARLIER in fields else None,
     )
 
 
@@ -321,8 +343,9 @@ class RedisMembershipTable:
 def _arguments(request: TableRequest) -> list[str | bytes | int]:
     new_id = secrets.token_hex(8)  # of the table, should this request make it: scripts have no chance of their own
     match request:
-        case Join(silo, info):
-            return ["join", str(silo), new_id, msgspec.msgpack.encode(info)]
+        case Join(silo, info, bootstrap):
+            earlier = b"" if bootstrap else _write_about(earlier_row(f"earlier than {new_id}").info, False)
+            return ["join", str(silo), new_id, msgspec.msgpack.encode(info), earlier]
         case Renew(silo, seen, prev, table):
             return ["renew", str(silo), new_id, seen, prev, table]
         case Rejoin(silo, info, status, known, cordoned):
@@ -335,6 +358,7 @@ def _arguments(request: TableRequest) -> list[str | bytes | int]:
                 _write_about(info, cordoned),
                 known.version,
                 known.id,
+                b"" if known.earlier is None else _write_row(known.earlier),
                 *rows,
             ]
         case Advance(silo, status):

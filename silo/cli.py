@@ -135,6 +135,9 @@ def run(
     advertise: Annotated[str | None, typer.Option(help="host:port where others find it.")] = None,
     name: Annotated[str | None, typer.Option(help="The silo's name, the same after a restart.")] = None,
     meta: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="For placement; may be repeated.")] = None,
+    bootstrap: Annotated[
+        bool | None, typer.Option("--bootstrap", help="The first silo of a new cluster: its grains wait for no others.")
+    ] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Let anyone who reaches it call grains.")] = None,
     otel: Annotated[bool | None, typer.Option("--otel", help="Traces and metrics, set by OTEL_… variables.")] = None,
     config: ConfigOption = None,
@@ -153,6 +156,7 @@ def run(
         "advertise": advertise,
         "name": name,
         "meta": _pairs(meta, "--meta") or None,
+        "bootstrap": bootstrap,
         "insecure": insecure,
         "telemetry.otel": otel,
         LOG_LEVEL: log_level,

@@ -125,6 +125,7 @@ async def run_dev_cluster(cluster: DevCluster) -> int:
 async def _spawn(cluster: DevCluster, number: int) -> _Child:
     name = f"silo-{number}"
     arguments = [*cluster.modules, "--name", name, "--cluster", cluster.settings.cluster, "--listen", "127.0.0.1:0"]
+    arguments.append("--bootstrap")
     process = await asyncio.create_subprocess_exec(
         *(*cluster.command, *arguments, *cluster.options, "--with-parent"),
         # Its standard input is how it learns of our end, whatever way we end.

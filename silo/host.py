@@ -104,13 +104,14 @@ class Silo:
         if self._runtime is not None:
             raise SiloError("this silo was started before; make another one")
         try:
-            self._runtime = await self._begin()
+            self._runtime = await self._begin(bootstrap=self.settings.bootstrap)
         except BaseException:
             await self._stop_exporting()
             raise
         self._life = asyncio.get_running_loop().create_task(self._live(), name="life of the silo")
 
-    async def _begin(self) -> Runtime:
+    async def _begin(self, *, bootstrap: bool = False) -> Runtime:
+        """Another incarnation; the first alone may be the first of a cluster, since later ones have been in one."""
         runtime = Runtime(
             self.settings,
             self._surroundings,
@@ -119,7 +120,7 @@ class Silo:
             telemetry=self._telemetry_at,
             begin_drain=self._begin_drain,
         )
-        await runtime.start(self._listen)
+        await runtime.start(self._listen, bootstrap=bootstrap)
         host, port = split_endpoint(self.settings.listen)
         if port == 0:  # another incarnation of this silo is to be found where this one was
             self._listen = f"{host}:{split_endpoint(runtime.bound)[1]}"

@@ -45,6 +45,7 @@ class SiloReport(msgspec.Struct, frozen=True):
     moves_out: int
     moves_in: int
     members: tuple[MemberReport, ...]
+    awaits_earlier: bool = False
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
@@ -91,6 +92,9 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     spread: float | None
     """The most activations of an active silo over their mean: 1 is even, the number of silos is the worst."""
     silos: tuple[MemberStatus, ...]
+    awaits_earlier: bool = False
+    """Whether new grains wait for silos that may still serve by a table that was lost: the store had none when the
+    first of these came, and that one was not started with --bootstrap."""
 
 
 def spread_of(counts: Iterable[int]) -> float:
@@ -108,6 +112,8 @@ def summary(status: ClusterStatus) -> dict[str, object]:
         "activations": status.activations,
         "spread": None if status.spread is None else f"{status.spread} (1 is even)",
     }
+    if status.awaits_earlier:
+        figures["new grains"] = "wait for silos that may still serve by a table that was lost"
     silos = [
         {
             "name": silo.name,
@@ -156,6 +162,7 @@ def merged(first: SiloReport, others: Iterable[SiloReport]) -> ClusterStatus:
         sum(silo.activations or 0 for silo in silos),
         round(spread_of(known), 3) if known else None,
         silos,
+        first.awaits_earlier,
     )
 
 

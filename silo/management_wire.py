@@ -36,6 +36,7 @@ def report_to_wire(report: SiloReport) -> bytes:
         moves_out=report.moves_out,
         moves_in=report.moves_in,
         members=[_member_to_wire(member) for member in report.members],
+        awaits_earlier=report.awaits_earlier,
     ).SerializeToString()
 
 
@@ -69,6 +70,7 @@ def report_from_wire(body: bytes) -> SiloReport:
         reply.moves_out,
         reply.moves_in,
         tuple(_member_from_wire(member) for member in reply.members),
+        reply.awaits_earlier,
     )
 
 

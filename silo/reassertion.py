@@ -19,7 +19,7 @@ from silo.directory.cache import DirectoryCache
 from silo.directory.contract import STRAYS_MAX, Claim, GrainDirectory, Inquiry, Standing
 from silo.directory.directory_scripts import DIRECTORY_BUCKETS, bucket_of
 from silo.directory.errors import DirectoryUnavailable, MembershipUnavailable, NotExecuted
-from silo.directory.lives import Lives
+from silo.directory.lives import ASSERTED_AGAIN, Lives
 from silo.directory.membership import EMPTY_VIEW, Membership, View
 from silo.directory.registrar import Registrar
 from silo.logs import get_logger
@@ -68,6 +68,7 @@ class Reassertion:
 
     Args:
         new_life: a name that no life has had.
+        earlier_within_s: how long silos of an earlier table are waited for, of which the store knows nothing.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Reassertion:
         cache: DirectoryCache,
         links: Links,
         new_life: Callable[[], str],
+        earlier_within_s: float,
     ) -> None:
         self._me = me
         self._directory = directory
@@ -92,6 +94,7 @@ class Reassertion:
         self._cache = cache
         self._links = links
         self._new_life = new_life
+        self._earlier_within_s = earlier_within_s
         self._view = EMPTY_VIEW
         self._turns = DIRECTORY_BUCKETS // LOOKED_AT_ONCE
         self._parts: dict[str, _Part] = {}
@@ -110,10 +113,25 @@ class Reassertion:
             self._confirmed = view.table.run  # a newcomer serves nothing
         elif before.table.run != view.table.run:
             self._lives.doubt(is_over=True)
+        if before.table.awaits_earlier != view.table.awaits_earlier:
+            self._tell_awaited(view)
         for part in self._parts.values():
             part.pause_s = ASK_PAUSE_FIRST_S
             if not self._lives.all_settled:
                 part.work.set()
+
+    def _tell_awaited(self, view: View) -> None:
+        """Say why new grains wait, to the log and to those who call them; or that they wait for it no more."""
+        seconds = round(self._earlier_within_s, 1)
+        if view.table.awaits_earlier:
+            self._lives.why_unsettled = (
+                "this store holds no cluster table of earlier silos; the first silo of a new cluster is started with "
+                f"--bootstrap; otherwise new grains wait up to {seconds:g} s for silos that may still serve them"
+            )
+            log.warning("silo.awaits_earlier_silos", seconds=seconds, why=self._lives.why_unsettled)
+        else:
+            self._lives.why_unsettled = ASSERTED_AGAIN
+            log.info("silo.earlier_silos_awaited_no_more", came_back=view.table.earlier is None)
 
     def on_frame(self, frame: Unsettled) -> None:
         """Another silo waits for the claims of this one."""

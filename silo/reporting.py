@@ -89,6 +89,7 @@ class Reporter:
             self._moves.leaving_count,
             self._moves.arriving_count,
             members,
+            view.table.awaits_earlier,
         )
 
     def _member(self, row: SiloRow) -> MemberReport:

@@ -121,8 +121,12 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------------------ start
 
-    async def start(self, listen: str) -> None:
-        """Bind first, join then, serve last; what fails undoes what was done."""
+    async def start(self, listen: str, *, bootstrap: bool = False) -> None:
+        """Bind first, join then, serve last; what fails undoes what was done.
+
+        Args:
+            bootstrap: whether, where the store has no cluster table, this is the first silo of a new cluster.
+        """
         self._transport = self._surroundings.open_transport([self._add_management])
         self._accepting: asyncio.Future[Links] = asyncio.get_running_loop().create_future()
         async with contextlib.AsyncExitStack() as undo:
@@ -143,7 +147,7 @@ class Runtime:
                 self.directory = self._telemetry.observed(self.directory)
             undo.push_async_callback(self.directory.close)
             await self.directory.open()
-            await self.membership.join(self.me, self._info())
+            await self.membership.join(self.me, self._info(), bootstrap=bootstrap)
             undo.push_async_callback(self._goodbye)
             self._build()
             undo.push_async_callback(self._dismantle)
@@ -314,6 +318,7 @@ class Runtime:
             cache=self.cache,
             links=self.links,
             new_life=lambda: f"{rng.getrandbits(LIFE_BITS):016x}",
+            earlier_within_s=settings.lease.wait_alone_s,
         )
         moving = settings.migration
         self.moves = Moves(

@@ -262,6 +262,10 @@ class SiloSettings(_Checked):
     """The URL of the Redis or Valkey that keeps directory and membership."""
     storage: Annotated[str, AfterValidator(_redis_url)] | None = Field(default=None, repr=False)
     """The URL of the Redis or Valkey that keeps persistent state, if it is not the one of `redis`."""
+    bootstrap: bool = False
+    """Whether this silo may be the first of a new cluster. Without it, a silo that finds no cluster table in the store
+    takes that for wiped, and new grains wait for silos that may still serve them. Where the store has a table it
+    changes nothing."""
     listen: Annotated[str, AfterValidator(_endpoint)] = "127.0.0.1:0"
     """Where to listen, as `host:port`. Port 0: any free port, and the one really bound is advertised."""
     advertise: Annotated[str, AfterValidator(_endpoint)] | None = None

@@ -433,7 +433,7 @@ class Resolver:
             served = await self._seek(grain)  # a row that is missing, or is of before, says nothing now
             found = self._found(grain, served, await self._view_with(served)) if served is not None else None
         if found is None:
-            raise DirectoryUnsettled(f"the directory has lost rows; nobody has said yet that {grain} is served there")
+            raise DirectoryUnsettled(f"nobody has said that {grain} is served there: {self._lives.why_unsettled}")
         return found
 
     async def _view_with(self, entry: Entry | None) -> View:

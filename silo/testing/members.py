@@ -102,6 +102,8 @@ class Members(Looking):
         self._registry = registry
         self._telemetry = telemetry
         self._numbers = itertools.count(1)
+        self._has_served = False
+        """Whether there has been a silo: until then one that starts is the first of a new cluster."""
         self._dead: set[str] = set()
         self.is_disturbed = False
         """Whether a fault has happened and not been declared healed."""
@@ -130,7 +132,7 @@ class Members(Looking):
         endpoint = endpoint or f"{name}:7000"
         node = self.loop.node(name)
         self.world.road.homes[endpoint] = name
-        values: dict[str, Any] = {"insecure": True, **self._settings, **settings}
+        values: dict[str, Any] = {"insecure": True, "bootstrap": not self._has_served, **self._settings, **settings}
         values |= {"cluster": CLUSTER, "lease": LEASE, "name": name, "listen": endpoint}
         own = SiloSettings(**values)
         clock = NodeClock(self.loop.time, self.rng.uniform(1 - DRIFT, 1 + DRIFT), self.rng.uniform(0, 10_000))
@@ -148,7 +150,7 @@ class Members(Looking):
         except BaseException:
             self._drop(process)
             raise
-        process.ready = True
+        process.ready = self._has_served = True
         return process
 
     def _next_name(self) -> str:

@@ -109,6 +109,7 @@ class ProcessCluster:
         self._logs = logs
         self._own_logs: tempfile.TemporaryDirectory[str] | None = None
         self._silos: dict[str, SiloProcess] = {}
+        """By name; empty until one has served, which is to say that there is no cluster yet."""
         self._all: list[SiloProcess] = []
 
     async def __aenter__(self) -> ProcessCluster:
@@ -143,6 +144,8 @@ class ProcessCluster:
     ) -> SiloProcess:
         """Start a silo and wait until it serves; a name may be used again once its process has ended.
 
+        Until one has served, it is started with `--bootstrap`: as the first of a new cluster.
+
         Args:
             options: more options of `silo run`, such as `["--advertise", "127.0.0.1:7000"]`.
 
@@ -173,6 +176,7 @@ class ProcessCluster:
     def _command(self, name: str, listen: str, settings: Mapping[str, object]) -> list[str]:
         command = [sys.executable, "-m", "silo", "run", *self._modules, "--with-parent"]
         command += ["--cluster", self.cluster, "--name", name, "--listen", listen]
+        command += [] if self._silos else ["--bootstrap"]
         for setting, value in {**self._settings, **settings}.items():
             command += ["--set", f"{setting}={value}"]
         return command

@@ -13,6 +13,7 @@ from typing import Final
 from silo.client import Client
 from silo.directory.addresses import GrainId
 from silo.directory.errors import SiloError
+from silo.directory.lease_settings import LeaseSettings
 from silo.reference import with_timeout
 from silo.testing.history import PATIENT_S, Violation
 from silo.testing.witness import read_events
@@ -61,7 +62,10 @@ class Plan:
 
     @property
     def settle_s(self) -> float:
-        return SETTLE_LEASES * self.lease_s + 1.0
+        """How long after the last fault its traces may last. In a wiped store new grains may have to wait for as long
+        as silos that do not come back could go on by their leases."""
+        waited_s = LeaseSettings(lease_s=self.lease_s).wait_alone_s if self.wipe else 0.0
+        return SETTLE_LEASES * self.lease_s + 1.0 + waited_s
 
 
 @dataclass

@@ -89,7 +89,8 @@ class MemoryStand:
         return self.world.network
 
     def settings(self, name: str, **settings: Any) -> SiloSettings:
-        return SiloSettings(name=name, listen=f"{name}:7000", insecure=True, lease=LEASE, **settings)
+        listen = f"{name}:7000"
+        return SiloSettings(name=name, listen=listen, insecure=True, bootstrap=True, lease=LEASE, **settings)
 
     def surroundings(self, settings: SiloSettings) -> Surroundings:
         """The world's, with a directory and a storage that take an even time and write down what they are asked."""
@@ -127,7 +128,8 @@ class RealStand:
         self._cluster = cluster
 
     def settings(self, name: str, **settings: Any) -> SiloSettings:
-        return SiloSettings(name=name, cluster=self._cluster, redis=self._redis_url, lease=LEASE, **settings)
+        cluster, redis = self._cluster, self._redis_url
+        return SiloSettings(name=name, cluster=cluster, redis=redis, bootstrap=True, lease=LEASE, **settings)
 
     def surroundings(self, settings: SiloSettings) -> Surroundings:
         return real_surroundings(settings)

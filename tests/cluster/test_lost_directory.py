@@ -15,11 +15,12 @@ from silo import Grain, grain, soft_state
 from silo.directory.addresses import SiloAddress
 from silo.directory.contract import Claim, Inquiry
 from silo.directory.directory_scripts import bucket_of
-from silo.directory.errors import SiloUnavailable
+from silo.directory.errors import NotExecuted, SiloUnavailable
 from silo.host import Silo
 from silo.reference import with_hint, with_timeout
 from silo.settings import ActivationSettings
 from silo.testing.cluster import Cluster
+from silo.testing.members import LEASE
 from silo.testing.simulated import run_simulated
 from silo.testing.witness import What
 
@@ -172,6 +173,76 @@ def test_a_fresh_cluster_makes_its_first_grain_wait_for_nobody() -> None:
 
     run = run_simulated(story, kinds=[Tally], silos=1, seeds=SEEDS)
     assert not [event for event in run.events if event.what is What.FAULT]
+
+
+# ---- a silo that starts in a wiped store
+
+
+async def start_in_a_wiped_store(cluster: Cluster) -> Silo:
+    """A silo that is the first to come to the store since that was wiped, while the others cannot reach it."""
+    for name in cluster.silos:
+        cluster.partition(name, "redis")
+    cluster.redis_wiped()
+    name = await cluster.start()
+    return cluster.hosts()[name]
+
+
+async def add_at(silo: Silo, timeout_s: float = 30.0) -> list[int | BaseException]:
+    grains = [with_timeout(silo.grain(Tally, str(number)), timeout_s) for number in range(GRAINS)]
+    return await asyncio.gather(*(each.add() for each in grains), return_exceptions=True)
+
+
+def test_R434_a_silo_that_starts_in_a_wiped_store_begins_no_grain_that_others_may_serve_which_cannot_reach_it() -> None:
+    async def story(cluster: Cluster) -> None:
+        grains = await tallies(cluster)
+        before = activations(cluster)
+        newcomer = await start_in_a_wiped_store(cluster)
+        assert (await newcomer.runtime.reporter.report()).awaits_earlier
+        for error in await add_at(newcomer, 3.0):
+            assert isinstance(error, NotExecuted)
+            assert "started with --bootstrap; otherwise new grains wait up to 12.1 s" in str(error)
+        assert await asyncio.gather(*(each.add() for each in grains)) == [2] * GRAINS, "they are served all the time"
+        cluster.heal()
+        assert await add_at(newcomer) == [3] * GRAINS
+        assert activations(cluster) == before
+        healed = cluster.now
+        assert await newcomer.grain(Tally, "new").add() == 1
+        assert not (await newcomer.runtime.reporter.report()).awaits_earlier
+        assert cluster.now - healed < 1.0, "once all of them have come back nobody is waited for"
+
+    play(story, silos=2)
+
+
+def test_R434_when_nobody_can_serve_them_any_more_grains_begin_anew_and_who_comes_back_then_gives_its_own_up() -> None:
+    async def story(cluster: Cluster) -> None:
+        await tallies(cluster)
+        old = {silo.address for silo in cluster.hosts().values()}
+        newcomer = await start_in_a_wiped_store(cluster)
+        began = cluster.now
+        assert await add_at(newcomer) == [1] * GRAINS
+        assert LEASE.lease_s + LEASE.grace_s < cluster.now - began < LEASE.wait_alone_s + 3.0
+        cluster.heal()
+        await cluster.seen(lambda: not old & {silo.address for silo in cluster.hosts().values()})
+        await cluster.seen(lambda: len(newcomer.view.active()) == 3)
+        assert await add_at(newcomer) == [2] * GRAINS
+
+    play(story, silos=2)
+
+
+def test_R434_another_silo_that_comes_to_the_wiped_store_waits_as_long_though_the_first_has_died() -> None:
+    async def story(cluster: Cluster) -> None:
+        await tallies(cluster)
+        first = await start_in_a_wiped_store(cluster)
+        await asyncio.sleep(2.0)
+        name = await cluster.start(bootstrap=True)
+        second = cluster.hosts()[name]
+        began = cluster.now
+        cluster.kill(first.name)
+        assert await add_at(second) == [1] * GRAINS
+        assert cluster.now - began > LEASE.lease_s + LEASE.grace_s - 3.0
+        await cluster.client.close()
+
+    play(story, silos=2)
 
 
 # ---- a bucket that stays unsettled

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from silo.directory.addresses import SiloAddress
 from silo.directory.errors import InvalidSettings, MembershipUnavailable
 from silo.directory.membership import (
+    EARLIER,
     Advance,
     Bury,
     Cordon,
@@ -32,6 +33,7 @@ from silo.directory.membership import (
     TableRequest,
     TableStatus,
     Verdict,
+    View,
 )
 from silo.directory.memory_membership import DEAD_ROWS_KEPT, RUN_LEAP, MemoryMembershipTable
 from silo.directory.redis_connection import open_sync
@@ -349,7 +351,100 @@ def test_a_death_that_only_the_second_to_join_again_knows_of_is_taken_over(
     assert row(answer, C).dead == answer.table.version > newer.version
 
 
+# ---- a table that may not be the first
+
+
+def give_up(table: MembershipTable) -> TableAnswer:
+    stands = ask(table, Read()).table
+    return ask(table, Verdict(EARLIER, stands.run, stands.version, 0))
+
+
+def test_a_table_that_was_not_founded_as_the_first_awaits_silos_of_an_earlier_one(table: MembershipTable) -> None:
+    answer = ask(table, Join(A, INFO))
+    assert answer.table.awaits_earlier
+    assert View(answer.table).is_recovering
+    assert [row.silo for row in answer.table.rows] == [A], "they are nobody's row"
+    late = ask(table, Join(B, INFO, bootstrap=True)).table
+    assert late.awaits_earlier, "it is a table already: who says that it is the first says nothing of it"
+
+
+def test_a_table_that_was_founded_as_the_first_awaits_nobody(table: MembershipTable) -> None:
+    answer = ask(table, Join(A, INFO, bootstrap=True))
+    assert answer.table.earlier is None
+    assert ask(table, Join(B, INFO)).table.earlier is None, "it was founded, whoever comes later"
+    ask(table, Bury(A, "test"))
+    ask(table, Bury(B, "test"))
+    assert not View(ask(table, Join(C, INFO)).table).is_recovering, "a full stop is no loss"
+
+
+def test_who_gives_earlier_silos_up_is_judged_by_the_table_that_was_seen(table: MembershipTable) -> None:
+    seen = ask(table, Join(A, INFO)).table
+    late = Verdict(EARLIER, seen.run, seen.version, 0)
+    ask(table, Join(B, INFO))
+    assert (ask(table, late).status, ask(table, Read()).table.awaits_earlier) == (STALE, True)
+    answer = give_up(table)
+    assert (answer.status, answer.table.awaits_earlier) == (OK, False)
+    assert answer.table.earlier is not None
+    assert answer.table.earlier.dead == answer.table.version
+    assert give_up(table).status is STALE
+
+
+def test_who_was_given_up_is_dead_when_it_comes_back(
+    table: MembershipTable, request: pytest.FixtureRequest, cluster_name: str
+) -> None:
+    known = ask(table, Join(A, INFO, bootstrap=True)).table
+    lose(table, request, cluster_name)
+    ask(table, Join(B, INFO))
+    after = give_up(table).table
+    answer = ask(table, Rejoin(A, INFO, SiloStatus.ACTIVE, known))
+    assert (answer.status, answer.table) == (DEAD, after)
+    for number in range(DEAD_ROWS_KEPT + 3):
+        silo = SiloAddress("10.1.0.1:7000", number)
+        ask(table, Join(silo, INFO))
+        ask(table, Bury(silo, "test"))
+        ask(table, Renew(B, seen=ask(table, Read()).table.version, prev=number + 1))
+    assert ask(table, Rejoin(A, INFO, SiloStatus.ACTIVE, known)).status is DEAD, "nor is that forgotten"
+
+
+def test_with_the_first_of_the_earlier_silos_all_are_known_that_it_brings(
+    table: MembershipTable, request: pytest.FixtureRequest, cluster_name: str
+) -> None:
+    ask(table, Join(A, INFO, bootstrap=True))
+    known = ask(table, Join(B, INFO)).table
+    lose(table, request, cluster_name)
+    ask(table, Join(C, INFO))
+    answer = ask(table, Rejoin(A, INFO, SiloStatus.ACTIVE, known))
+    assert (answer.status, answer.table.earlier) == (OK, None)
+    assert View(answer.table).is_recovering, "the other one is missing"
+    answer = ask(table, Rejoin(B, INFO, SiloStatus.ACTIVE, known))
+    assert (answer.status, View(answer.table).is_recovering) == (OK, False)
+
+
+def test_what_a_lost_table_awaited_is_awaited_still(
+    table: MembershipTable, request: pytest.FixtureRequest, cluster_name: str
+) -> None:
+    known = ask(table, Join(A, INFO)).table
+    lose(table, request, cluster_name)
+    ask(table, Join(B, INFO))
+    answer = ask(table, Rejoin(A, INFO, SiloStatus.ACTIVE, known))
+    assert (answer.status, answer.table.awaits_earlier) == (OK, True)
+
+
+def test_whom_a_lost_table_had_given_up_stays_given_up_and_its_own_silos_do_not(
+    table: MembershipTable, request: pytest.FixtureRequest, cluster_name: str
+) -> None:
+    lost_first = ask(table, Join(A, INFO, bootstrap=True)).table
+    lose(table, request, cluster_name)
+    ask(table, Join(B, INFO))
+    known = give_up(table).table
+    lose(table, request, cluster_name)
+    assert ask(table, Rejoin(B, INFO, SiloStatus.ACTIVE, known)).status is OK
+    assert ask(table, Rejoin(A, INFO, SiloStatus.ACTIVE, lost_first)).status is DEAD
+    assert ask(table, Rejoin(C, INFO, SiloStatus.ACTIVE, known)).status is OK, "it came later, and is of that table"
+
+
 SILOS = st.sampled_from([A, B, C])
+LOST_EARLIER = SiloRow(EARLIER, SiloInfo("earlier than the lost"), SiloStatus.JOINING, seq=0, seen=0, joined=1)
 KNOWN = Table(
     "run/table",
     9,
@@ -359,8 +454,9 @@ KNOWN = Table(
         SiloRow(C, INFO, SiloStatus.ACTIVE, seq=3, seen=2, joined=2, cordoned=True),
     ),
 )
+EARLIER_ROWS = (LOST_EARLIER, msgspec.structs.replace(LOST_EARLIER, status=SiloStatus.DEAD, dead=3))
 REQUESTS = st.one_of(
-    st.builds(Join, SILOS, st.just(INFO)),
+    st.builds(Join, SILOS, st.just(INFO), st.booleans()),
     st.builds(Renew, SILOS, st.integers(0, 6), st.integers(1, 4)),
     st.builds(Renew, SILOS, st.integers(0, 6), st.integers(1, 4), st.just("another")),
     st.builds(
@@ -368,12 +464,13 @@ REQUESTS = st.one_of(
         SILOS,
         st.just(INFO),
         st.sampled_from([SiloStatus.ACTIVE, SiloStatus.LEAVING]),
-        st.just(KNOWN),
+        st.sampled_from([KNOWN, *(msgspec.structs.replace(KNOWN, earlier=earlier) for earlier in EARLIER_ROWS)]),
         st.booleans(),
     ),
     st.builds(Advance, SILOS, st.sampled_from(SiloStatus)),
     st.builds(Cordon, SILOS, st.just(INFO), st.booleans(), st.integers(0, 6)),
     st.builds(Verdict, SILOS, st.just("here"), st.integers(0, 6), st.integers(1, 4)),
+    st.builds(Verdict, st.just(EARLIER), st.just("here"), st.integers(1, 3), st.just(0)),
     st.builds(Bury, SILOS, st.just("test")),
     st.just(Read()),
 )
@@ -396,9 +493,11 @@ def test_the_two_tables_answer_alike(requests: list[TableRequest], redis_url: st
                 answer = ask(table, asked)
                 assert answer.table.run.startswith(run)
                 assert bool(answer.table.id) == (answer.table.version > 0)
-                answers.append(
-                    msgspec.structs.replace(answer, table=Table("", answer.table.version, answer.table.rows))
-                )
+                earlier = answer.table.earlier
+                if earlier is not None and earlier.info != LOST_EARLIER.info:  # each names its own
+                    earlier = msgspec.structs.replace(earlier, info=SiloInfo("earlier"))
+                shown = Table("", answer.table.version, answer.table.rows, earlier)
+                answers.append(msgspec.structs.replace(answer, table=shown))
             assert answers[0] == answers[1], request
     finally:
         on_redis.close()

@@ -127,7 +127,7 @@ class World:
             offset=self.rng.uniform(-1e6, 1e6),
         )
         self.nodes.append(node)
-        self.happen(node, JoinAsked(next(self._tokens), node.address, node.info))
+        self.happen(node, JoinAsked(next(self._tokens), node.address, node.info, bootstrap=True))
         if status is not None:
             self.at(self.now + 0.5, lambda: self.happen(node, AdvanceAsked(next(self._tokens), status)))
         return node

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsilo/wire/v1/management.proto\x12\x0csilo.wire.v1\"\x12\n\x10\x43hallengeRequest\"\x1f\n\x0e\x43hallengeReply\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\x0f\n\rStatusRequest\"\xae\x02\n\x0bStatusReply\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x14\n\x0cview_version\x18\x02 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12M\n\x13\x61\x63tivations_by_kind\x18\x04 \x03(\x0b\x32\x30.silo.wire.v1.StatusReply.ActivationsByKindEntry\x12\x12\n\nopen_calls\x18\x05 \x01(\x03\x12\x11\n\tmoves_out\x18\x06 \x01(\x03\x12\x10\n\x08moves_in\x18\x07 \x01(\x03\x12%\n\x07members\x18\x08 \x03(\x0b\x32\x14.silo.wire.v1.Member\x1a\x38\n\x16\x41\x63tivationsByKindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xb0\x03\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x13\n\x0b\x61pp_version\x18\x04 \x01(\t\x12\r\n\x05kinds\x18\x05 \x03(\t\x12,\n\x04meta\x18\x06 \x03(\x0b\x32\x1e.silo.wire.v1.Member.MetaEntry\x12\x0f\n\x07gateway\x18\x07 \x01(\x08\x12\x18\n\x0b\x61\x63tivations\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nloop_lag_s\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08\x63ordoned\x18\n \x01(\x08\x12\x16\n\tin_flight\x18\x0b \x01(\x03H\x02\x88\x01\x01\x12\x1a\n\rin_flight_max\x18\x0c \x01(\x03H\x03\x88\x01\x01\x12\x1c\n\x0f\x61\x63tivations_max\x18\r \x01(\x03H\x04\x88\x01\x01\x1a+\n\tMetaEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_activationsB\r\n\x0b_loop_lag_sB\x0c\n\n_in_flightB\x10\n\x0e_in_flight_maxB\x12\n\x10_activations_max\"\x1c\n\x0c\x44rainRequest\x12\x0c\n\x04silo\x18\x01 \x01(\t\"\x0c\n\nDrainReply\"/\n\rCordonRequest\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x10\n\x08\x63ordoned\x18\x02 \x01(\x08\"\r\n\x0b\x43ordonReply\":\n\x0cGrainRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07look_up\x18\x03 \x01(\x08\"\x97\x02\n\nGrainReply\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\'\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x13.silo.wire.v1.EntryH\x00\x88\x01\x01\x12\x15\n\rentry_unknown\x18\x03 \x01(\t\x12\x37\n\nactivation\x18\x04 \x01(\x0b\x32\x1e.silo.wire.v1.ActivationRecordH\x01\x88\x01\x01\x12/\n\x06search\x18\x05 \x01(\x0b\x32\x1a.silo.wire.v1.SearchRecordH\x02\x88\x01\x01\x12-\n\x0btransitions\x18\x06 \x03(\x0b\x32\x18.silo.wire.v1.TransitionB\x08\n\x06_entryB\r\n\x0b_activationB\t\n\x07_search\"8\n\x05\x45ntry\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x12\n\nactivation\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"\xce\x01\n\x10\x41\x63tivationRecord\x12\x12\n\nactivation\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\t\x12\x14\n\x0cqueued_calls\x18\x04 \x01(\x03\x12\x15\n\rrunning_calls\x18\x05 \x01(\x03\x12\x13\n\x06idle_s\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0breachable_s\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\tmoving_to\x18\x08 \x01(\tB\t\n\x07_idle_sB\x0e\n\x0c_reachable_s\"c\n\x0cSearchRecord\x12\x15\n\rwaiting_calls\x18\x01 \x01(\x03\x12\x14\n\x0c\x66\x61iled_tries\x18\x02 \x01(\x03\x12\x17\n\nretry_in_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_retry_in_s\"U\n\nTransition\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\r\n\x05times\x18\x03 \x01(\x03\x12\x12\n\x05\x61go_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_ago_s\"@\n\x11\x44\x65\x61\x63tivateRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x10\n\x08within_s\x18\x03 \x01(\x01\"<\n\x0f\x44\x65\x61\x63tivateReply\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x0e\n\x06status\x18\x02 \x01(\t\x12\x0b\n\x03why\x18\x03 \x01(\t2\xa7\x03\n\nManagement\x12I\n\tChallenge\x12\x1e.silo.wire.v1.ChallengeRequest\x1a\x1c.silo.wire.v1.ChallengeReply\x12@\n\x06Status\x12\x1b.silo.wire.v1.StatusRequest\x1a\x19.silo.wire.v1.StatusReply\x12=\n\x05\x44rain\x12\x1a.silo.wire.v1.DrainRequest\x1a\x18.silo.wire.v1.DrainReply\x12@\n\x06\x43ordon\x12\x1b.silo.wire.v1.CordonRequest\x1a\x19.silo.wire.v1.CordonReply\x12=\n\x05Grain\x12\x1a.silo.wire.v1.GrainRequest\x1a\x18.silo.wire.v1.GrainReply\x12L\n\nDeactivate\x12\x1f.silo.wire.v1.DeactivateRequest\x1a\x1d.silo.wire.v1.DeactivateReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsilo/wire/v1/management.proto\x12\x0csilo.wire.v1\"\x12\n\x10\x43hallengeRequest\"\x1f\n\x0e\x43hallengeReply\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\x0f\n\rStatusRequest\"\xc6\x02\n\x0bStatusReply\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x14\n\x0cview_version\x18\x02 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12M\n\x13\x61\x63tivations_by_kind\x18\x04 \x03(\x0b\x32\x30.silo.wire.v1.StatusReply.ActivationsByKindEntry\x12\x12\n\nopen_calls\x18\x05 \x01(\x03\x12\x11\n\tmoves_out\x18\x06 \x01(\x03\x12\x10\n\x08moves_in\x18\x07 \x01(\x03\x12%\n\x07members\x18\x08 \x03(\x0b\x32\x14.silo.wire.v1.Member\x12\x16\n\x0e\x61waits_earlier\x18\t \x01(\x08\x1a\x38\n\x16\x41\x63tivationsByKindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xb0\x03\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x13\n\x0b\x61pp_version\x18\x04 \x01(\t\x12\r\n\x05kinds\x18\x05 \x03(\t\x12,\n\x04meta\x18\x06 \x03(\x0b\x32\x1e.silo.wire.v1.Member.MetaEntry\x12\x0f\n\x07gateway\x18\x07 \x01(\x08\x12\x18\n\x0b\x61\x63tivations\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nloop_lag_s\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08\x63ordoned\x18\n \x01(\x08\x12\x16\n\tin_flight\x18\x0b \x01(\x03H\x02\x88\x01\x01\x12\x1a\n\rin_flight_max\x18\x0c \x01(\x03H\x03\x88\x01\x01\x12\x1c\n\x0f\x61\x63tivations_max\x18\r \x01(\x03H\x04\x88\x01\x01\x1a+\n\tMetaEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_activationsB\r\n\x0b_loop_lag_sB\x0c\n\n_in_flightB\x10\n\x0e_in_flight_maxB\x12\n\x10_activations_max\"\x1c\n\x0c\x44rainRequest\x12\x0c\n\x04silo\x18\x01 \x01(\t\"\x0c\n\nDrainReply\"/\n\rCordonRequest\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x10\n\x08\x63ordoned\x18\x02 \x01(\x08\"\r\n\x0b\x43ordonReply\":\n\x0cGrainRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07look_up\x18\x03 \x01(\x08\"\x97\x02\n\nGrainReply\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\'\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x13.silo.wire.v1.EntryH\x00\x88\x01\x01\x12\x15\n\rentry_unknown\x18\x03 \x01(\t\x12\x37\n\nactivation\x18\x04 \x01(\x0b\x32\x1e.silo.wire.v1.ActivationRecordH\x01\x88\x01\x01\x12/\n\x06search\x18\x05 \x01(\x0b\x32\x1a.silo.wire.v1.SearchRecordH\x02\x88\x01\x01\x12-\n\x0btransitions\x18\x06 \x03(\x0b\x32\x18.silo.wire.v1.TransitionB\x08\n\x06_entryB\r\n\x0b_activationB\t\n\x07_search\"8\n\x05\x45ntry\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x12\n\nactivation\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"\xce\x01\n\x10\x41\x63tivationRecord\x12\x12\n\nactivation\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\t\x12\x14\n\x0cqueued_calls\x18\x04 \x01(\x03\x12\x15\n\rrunning_calls\x18\x05 \x01(\x03\x12\x13\n\x06idle_s\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0breachable_s\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\tmoving_to\x18\x08 \x01(\tB\t\n\x07_idle_sB\x0e\n\x0c_reachable_s\"c\n\x0cSearchRecord\x12\x15\n\rwaiting_calls\x18\x01 \x01(\x03\x12\x14\n\x0c\x66\x61iled_tries\x18\x02 \x01(\x03\x12\x17\n\nretry_in_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_retry_in_s\"U\n\nTransition\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\r\n\x05times\x18\x03 \x01(\x03\x12\x12\n\x05\x61go_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_ago_s\"@\n\x11\x44\x65\x61\x63tivateRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x10\n\x08within_s\x18\x03 \x01(\x01\"<\n\x0f\x44\x65\x61\x63tivateReply\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x0e\n\x06status\x18\x02 \x01(\t\x12\x0b\n\x03why\x18\x03 \x01(\t2\xa7\x03\n\nManagement\x12I\n\tChallenge\x12\x1e.silo.wire.v1.ChallengeRequest\x1a\x1c.silo.wire.v1.ChallengeReply\x12@\n\x06Status\x12\x1b.silo.wire.v1.StatusRequest\x1a\x19.silo.wire.v1.StatusReply\x12=\n\x05\x44rain\x12\x1a.silo.wire.v1.DrainRequest\x1a\x18.silo.wire.v1.DrainReply\x12@\n\x06\x43ordon\x12\x1b.silo.wire.v1.CordonRequest\x1a\x19.silo.wire.v1.CordonReply\x12=\n\x05Grain\x12\x1a.silo.wire.v1.GrainRequest\x1a\x18.silo.wire.v1.GrainReply\x12L\n\nDeactivate\x12\x1f.silo.wire.v1.DeactivateRequest\x1a\x1d.silo.wire.v1.DeactivateReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,37 +42,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUSREQUEST']._serialized_start=100
   _globals['_STATUSREQUEST']._serialized_end=115
   _globals['_STATUSREPLY']._serialized_start=118
-  _globals['_STATUSREPLY']._serialized_end=420
-  _globals['_STATUSREPLY_ACTIVATIONSBYKINDENTRY']._serialized_start=364
-  _globals['_STATUSREPLY_ACTIVATIONSBYKINDENTRY']._serialized_end=420
-  _globals['_MEMBER']._serialized_start=423
-  _globals['_MEMBER']._serialized_end=855
-  _globals['_MEMBER_METAENTRY']._serialized_start=729
-  _globals['_MEMBER_METAENTRY']._serialized_end=772
-  _globals['_DRAINREQUEST']._serialized_start=857
-  _globals['_DRAINREQUEST']._serialized_end=885
-  _globals['_DRAINREPLY']._serialized_start=887
-  _globals['_DRAINREPLY']._serialized_end=899
-  _globals['_CORDONREQUEST']._serialized_start=901
-  _globals['_CORDONREQUEST']._serialized_end=948
-  _globals['_CORDONREPLY']._serialized_start=950
-  _globals['_CORDONREPLY']._serialized_end=963
-  _globals['_GRAINREQUEST']._serialized_start=965
-  _globals['_GRAINREQUEST']._serialized_end=1023
-  _globals['_GRAINREPLY']._serialized_start=1026
-  _globals['_GRAINREPLY']._serialized_end=1305
-  _globals['_ENTRY']._serialized_start=1307
-  _globals['_ENTRY']._serialized_end=1363
-  _globals['_ACTIVATIONRECORD']._serialized_start=1366
-  _globals['_ACTIVATIONRECORD']._serialized_end=1572
-  _globals['_SEARCHRECORD']._serialized_start=1574
-  _globals['_SEARCHRECORD']._serialized_end=1673
-  _globals['_TRANSITION']._serialized_start=1675
-  _globals['_TRANSITION']._serialized_end=1760
-  _globals['_DEACTIVATEREQUEST']._serialized_start=1762
-  _globals['_DEACTIVATEREQUEST']._serialized_end=1826
-  _globals['_DEACTIVATEREPLY']._serialized_start=1828
-  _globals['_DEACTIVATEREPLY']._serialized_end=1888
-  _globals['_MANAGEMENT']._serialized_start=1891
-  _globals['_MANAGEMENT']._serialized_end=2314
+  _globals['_STATUSREPLY']._serialized_end=444
+  _globals['_STATUSREPLY_ACTIVATIONSBYKINDENTRY']._serialized_start=388
+  _globals['_STATUSREPLY_ACTIVATIONSBYKINDENTRY']._serialized_end=444
+  _globals['_MEMBER']._serialized_start=447
+  _globals['_MEMBER']._serialized_end=879
+  _globals['_MEMBER_METAENTRY']._serialized_start=753
+  _globals['_MEMBER_METAENTRY']._serialized_end=796
+  _globals['_DRAINREQUEST']._serialized_start=881
+  _globals['_DRAINREQUEST']._serialized_end=909
+  _globals['_DRAINREPLY']._serialized_start=911
+  _globals['_DRAINREPLY']._serialized_end=923
+  _globals['_CORDONREQUEST']._serialized_start=925
+  _globals['_CORDONREQUEST']._serialized_end=972
+  _globals['_CORDONREPLY']._serialized_start=974
+  _globals['_CORDONREPLY']._serialized_end=987
+  _globals['_GRAINREQUEST']._serialized_start=989
+  _globals['_GRAINREQUEST']._serialized_end=1047
+  _globals['_GRAINREPLY']._serialized_start=1050
+  _globals['_GRAINREPLY']._serialized_end=1329
+  _globals['_ENTRY']._serialized_start=1331
+  _globals['_ENTRY']._serialized_end=1387
+  _globals['_ACTIVATIONRECORD']._serialized_start=1390
+  _globals['_ACTIVATIONRECORD']._serialized_end=1596
+  _globals['_SEARCHRECORD']._serialized_start=1598
+  _globals['_SEARCHRECORD']._serialized_end=1697
+  _globals['_TRANSITION']._serialized_start=1699
+  _globals['_TRANSITION']._serialized_end=1784
+  _globals['_DEACTIVATEREQUEST']._serialized_start=1786
+  _globals['_DEACTIVATEREQUEST']._serialized_end=1850
+  _globals['_DEACTIVATEREPLY']._serialized_start=1852
+  _globals['_DEACTIVATEREPLY']._serialized_end=1912
+  _globals['_MANAGEMENT']._serialized_start=1915
+  _globals['_MANAGEMENT']._serialized_end=2338
 # @@protoc_insertion_point(module_scope)

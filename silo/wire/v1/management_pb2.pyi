@@ -21,7 +21,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("cluster", "view_version", "address", "activations_by_kind", "open_calls", "moves_out", "moves_in", "members")
+    __slots__ = ("cluster", "view_version", "address", "activations_by_kind", "open_calls", "moves_out", "moves_in", "members", "awaits_earlier")
     class ActivationsByKindEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class StatusReply(_message.Message):
     MOVES_OUT_FIELD_NUMBER: _ClassVar[int]
     MOVES_IN_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    AWAITS_EARLIER_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     view_version: int
     address: str
@@ -45,7 +46,8 @@ class StatusReply(_message.Message):
     moves_out: int
     moves_in: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, cluster: _Optional[str] = ..., view_version: _Optional[int] = ..., address: _Optional[str] = ..., activations_by_kind: _Optional[_Mapping[str, int]] = ..., open_calls: _Optional[int] = ..., moves_out: _Optional[int] = ..., moves_in: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    awaits_earlier: bool
+    def __init__(self, cluster: _Optional[str] = ..., view_version: _Optional[int] = ..., address: _Optional[str] = ..., activations_by_kind: _Optional[_Mapping[str, int]] = ..., open_calls: _Optional[int] = ..., moves_out: _Optional[int] = ..., moves_in: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., awaits_earlier: _Optional[bool] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("name", "address", "state", "app_version", "kinds", "meta", "gateway", "activations", "loop_lag_s", "cordoned", "in_flight", "in_flight_max", "activations_max")

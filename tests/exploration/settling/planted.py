@@ -74,6 +74,9 @@ TWICE: Final = Bounds("wiped, and a claim is carried out twice", wipes=1, begins
 DIED: Final = Bounds("a claim lands when its silo is dead", wipes=1, begins="died")
 ANSWERED: Final = Bounds("wiped while a registration is answered", wipes=1, registrations=2, begins="registered")
 """A part of `WIPED`, and so none of the worlds that are explored for themselves."""
+FOUNDED: Final = Bounds("a new silo comes first to a wiped store", begins="wiped", newcomers=1, fences=1)
+"""While the one that serves the grain is cut off; which comes back in time, or too late."""
+OUTDONE: Final = Bounds("a new silo comes first, its epochs too low", begins="wiped", newcomers=1, fences=1, epoch=3)
 FENCED: Final = Bounds("wiped while one is fenced", wipes=1, fences=1, begins="open")
 
 WORLDS: Final = {
@@ -83,9 +86,16 @@ WORLDS: Final = {
         SET_BACK,
         MOVED,
         FENCED,
+        FOUNDED,
+        OUTDONE,
         REPLACED,
         TWICE,
         DIED,
+        Bounds("a new silo comes first, a claim late", begins="wiped", newcomers=1, fences=1, late=1),
+        Bounds("a new silo comes first, and one crashes", begins="wiped", newcomers=1, fences=1, crashes=1),
+        Bounds("a new silo comes first, answers lost", begins="wiped", newcomers=1, fences=1, answers_lost=1),
+        Bounds("a new silo comes first where there were two", 3, begins="wiped", newcomers=1, fences=2),
+        Bounds("two new silos come first", 3, begins="wiped", newcomers=2, fences=1),
         Bounds("wiped, answers lost", wipes=1, answers_lost=1, registrations=2),
         Bounds("wiped twice", wipes=2, registrations=2),
         Bounds("wiped amid moves", wipes=1, moves=2, begins="open"),
@@ -103,7 +113,7 @@ WORLDS: Final = {
     )
 }
 """The worlds that are explored."""
-SMALL: Final = (WIPED.name, MOVED.name, REPLACED.name, TWICE.name, DIED.name)
+SMALL: Final = (WIPED.name, MOVED.name, REPLACED.name, TWICE.name, DIED.name, FOUNDED.name, OUTDONE.name)
 """Those that are explored whole within seconds; `make prove` explores the others, too."""
 
 PLANTED: Final = {
@@ -119,5 +129,8 @@ PLANTED: Final = {
     "so does one of a silo that is dead": Planted(Rules(learns=False), DIED),
     "what was unheard is written at once": Planted(Rules(rows=WritesWhatWasUnheard), DIED),
     "a fenced silo goes on as if nothing were": Planted(Rules(withholds=False), FENCED),
+    "a silo that finds no table settles at once": Planted(Rules(awaits_earlier=False), FOUNDED),
+    "those of the table before are given up too soon": Planted(Rules(awaits_their_end=False), FOUNDED),
+    "who was given up comes back and claims": Planted(Rules(ends_the_given_up=False), OUTDONE),
     "a fenced silo goes by its first claim": Planted(Rules(checks=False), REPLACED),
 }

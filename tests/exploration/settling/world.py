@@ -6,7 +6,8 @@ silo is taken by the real core (`directory/settling.py`), each step of the store
 walked here is what the product runs.
 
 Of the members it is modelled what matters for who must be heard: a table that was lost is made again by those who join
-again, and brings who was dead only where somebody who knows it is back.
+again, and brings who was dead only where somebody who knows it is back. A silo that is new and comes first begins
+one that knows of nobody, and waits for those who may still serve, until one of them is back or none can any more.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class Silo(Part, frozen=True, cache_hash=True, gc=False):
     runs: bool = True
     has_joined: bool = True
     """Whether it is in the table that is now."""
+    is_new: bool = False
+    """Whether it has never been in any: nobody brings its row, and nobody waits for it."""
     dead: frozenset[int] = frozenset()
     """Whom it knows to be dead."""
     registration: Request | None = None
@@ -106,6 +109,8 @@ class State(Part, frozen=True, cache_hash=True, gc=False):
     silos: tuple[Silo, ...]
     declared: frozenset[int] = frozenset()
     """Whom the table that is now calls dead."""
+    earlier: Literal["known", "awaited", "given up"] = "known"
+    """What the table that is now says of those who were in the one before, as long as none of them is back."""
     kept: Store | None = None
     late: tuple[Claim, ...] = ()
     """Claims of which nobody hears any more, and which may yet be carried out, whatever has become of who sent them."""
@@ -139,11 +144,16 @@ class Bounds:
     """How often the grain is deactivated."""
     registrations: int = 3
     """How many epochs are given at most."""
-    begins: Literal["empty", "open", "begun twice", "died", "moved", "replaced", "registered"] = "empty"
+    epoch: int = 1
+    """By which 0 serves the grain. Higher ones than those that are given anew in a wiped store outdo them, whoever has
+    died since: there it is only looked whether two serve, and not whether one has had to give the grain up."""
+    newcomers: int = 0
+    """How many of the silos, the last ones, have never been in a table."""
+    begins: Literal["empty", "open", "begun twice", "died", "moved", "replaced", "registered", "wiped"] = "empty"
     """With the grain nowhere; open on 0; so, and the claim with which 0 began the life is under way once more; nowhere
     in a life that has begun, while a claim is under way from 0, where it was and which is dead; open on 1, and frozen
-    on 0 which does not know; taken over by 1 from 0, which is fenced and dead, and whoever knew that is gone; or
-    registered by 0, which has not heard of it yet."""
+    on 0 which does not know; taken over by 1 from 0, which is fenced and dead, and whoever knew that is gone;
+    registered by 0, which has not heard of it yet; or open on 0, in a store that has been wiped."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +172,12 @@ class Rules:
     """A silo asks for the life first, and what it serves then counts in that life and in no other."""
     hears_all: bool = True
     """A life is settled once all members have claimed."""
+    awaits_earlier: bool = True
+    """Nor while it may be that silos of a lost table serve of which the next one knows nothing."""
+    awaits_their_end: bool = True
+    """They are given up when none of them holds the right any more."""
+    ends_the_given_up: bool = True
+    """One that comes back after that is dead."""
     awaits_recovery: bool = True
     """Nothing is settled while silos of the lost table are missing from the next."""
     withholds: bool = True
@@ -191,6 +207,12 @@ class World:
             store, answer = self._carried_out(state.store, asked)
             return _with(state.but(store=store), 0, registration=Request(asked, answer))
         first, second = Entry(GRAIN, SILOS[0], "on-0", 1), Entry(GRAIN, SILOS[1], "on-1", 2)
+        if self._of.begins == "wiped":
+            old = self._of.silos - self._of.newcomers
+            new = Silo(has_joined=False, is_new=True)
+            silos = (*(each.but(has_joined=False) for each in state.silos[:old]), *(new,) * self._of.newcomers)
+            entry = Entry(GRAIN, SILOS[0], "on-0", self._of.epoch)
+            return _with(state.but(store=Store(), silos=silos), 0, entry=entry, is_open=True, floor=self._of.epoch)
         if self._of.begins in ("open", "begun twice"):
             state = state.but(store=state.store.but(row=first, counter=1))
             if self._of.begins == "begun twice":
@@ -211,7 +233,7 @@ class World:
     def violated(self, state: State) -> bool:
         """Whether two may start turns of the grain, or one lost it for nothing."""
         serving = sum(silo.is_open and silo.right == "held" and silo.runs for silo in state.silos)
-        return serving > 1 or state.given_up
+        return serving > 1 or (state.given_up and self._of.epoch == 1)
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         """What may happen next, and what comes of it. Lives are named by when they first come up."""
@@ -235,7 +257,8 @@ class World:
                 yield from self._membership(state, number, silo)
             if silo.runs and state.crashes < self._of.crashes:
                 yield f"{number} crashes", _with(state.but(crashes=state.crashes + 1), number, runs=False)
-            if number not in state.declared and (silo.right == "fenced" or not silo.runs):
+            known = silo.has_joined or (state.earlier == "known" and not silo.is_new)
+            if known and number not in state.declared and (silo.right == "fenced" or not silo.runs):
                 yield f"{number} is declared dead", state.but(declared=state.declared | {number})
 
     # ---- the store
@@ -441,13 +464,18 @@ class World:
         if silo.knows.phase not in (Phase.CLAIMED, Phase.SETTLED) or silo.inquiry is not None:
             return
         missing = [
-            other for other, each in enumerate(state.silos) if not each.has_joined and other not in state.declared
+            other
+            for other, each in enumerate(state.silos)
+            if not each.has_joined and not each.is_new and other not in state.declared and state.earlier == "known"
         ]
+        if state.earlier == "awaited" and self._rules.awaits_earlier:
+            missing.append(number)
         if silo.knows.phase is Phase.SETTLED:
             if state.store.life != silo.knows.life:
                 yield f"{number} looks at the life", _with(state, number, inquiry=Request(Inquiry(BUCKET)))
         elif silo.has_joined and (not missing or not self._rules.awaits_recovery):
-            living = [other for other in range(len(state.silos)) if other not in state.declared]
+            unknown = [other for other, each in enumerate(state.silos) if not each.has_joined] if not missing else []
+            living = [other for other in range(len(state.silos)) if other not in (*state.declared, *unknown)]
             heard = living if self._rules.hears_all else [number]
             if not self._rules.awaits_recovery:
                 heard = [other for other in heard if state.silos[other].has_joined]
@@ -481,11 +509,16 @@ class World:
     def _membership(self, state: State, number: int, silo: Silo) -> Iterator[tuple[str, State]]:
         if silo.right == "held" and silo.has_joined and state.fences < self._of.fences:
             yield f"{number} is fenced", _with(state.but(fences=state.fences + 1), number, right="fenced")
-        if silo.right == "held" and not silo.has_joined and state.fences < self._of.fences:
+        if silo.right == "held" and not silo.has_joined and not silo.is_new and state.fences < self._of.fences:
             yield f"{number} is fenced", _with(state.but(fences=state.fences + 1), number, right="fenced")
+        if silo.is_new:
+            yield f"{number} joins", self._joins(state, number)
+            return
         if not silo.has_joined:
             yield f"{number} joins again", self._joined(state, number, silo)
             return
+        if state.earlier == "awaited":
+            yield from self._gives_up(state, number)
         if number in state.declared:
             yield (
                 f"{number} is told that it is dead",
@@ -500,9 +533,26 @@ class World:
                 after = _with(state, number, checked=silo.knows.life)
                 yield f"{number} claims once more", self._on(after, number, Doubted())
 
+    def _joins(self, state: State, number: int) -> State:
+        """It is new. Where it finds no table, it cannot tell whether there has been one."""
+        founds = not any(each.has_joined for each in state.silos)
+        after = _with(state.but(earlier="awaited" if founds else state.earlier), number, has_joined=True, is_new=False)
+        return self._on(after, number, Doubted())
+
+    def _gives_up(self, state: State, number: int) -> Iterator[tuple[str, State]]:
+        """When S is over, those of the table before have no right left, and none of them can have come back."""
+        earlier = [(other, each) for other, each in enumerate(state.silos) if not each.has_joined and not each.is_new]
+        if not self._rules.awaits_their_end or not any(each.right == "held" and each.runs for _, each in earlier):
+            dead = frozenset(other for other, _ in earlier) if self._rules.ends_the_given_up else frozenset[int]()
+            yield (
+                f"{number} gives up those of the table before",
+                state.but(earlier="given up", declared=state.declared | dead),
+            )
+
     def _joined(self, state: State, number: int, silo: Silo) -> State:
         """It brings whom it knows to be dead, and is told so itself if somebody has brought that."""
-        state = state.but(declared=state.declared | silo.dead)
+        earlier = "given up" if state.earlier == "given up" else "known"
+        state = state.but(declared=state.declared | silo.dead, earlier=earlier)
         if number in state.declared:
             return _with(state, number, has_joined=True, right="told dead", entry=None, is_open=False)
         if silo.right == "fenced":

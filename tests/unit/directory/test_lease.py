@@ -47,6 +47,7 @@ from silo.directory.lease_messages import (
 from silo.directory.lease_observations import Observation
 from silo.directory.lease_settings import LeaseSettings
 from silo.directory.membership import (
+    EARLIER,
     Advance,
     Bury,
     Cordon,
@@ -838,6 +839,99 @@ def test_a_silo_that_declared_nothing_in_this_table_dies_of_no_majority(member: 
         orders = member.answer(asked(member.tick_at(member.core.wake_at(member.now)))[0], after_s=0.0)
         verdict = [request for request in asked(orders) if isinstance(request, Verdict)]
     assert member.now - since >= member.core.settings.wait_alone_s, "mine would be the majority at W"
+
+
+# ---- silos of an earlier table
+
+
+def given_up(orders: list[Order]) -> list[Verdict]:
+    return [request for request in asked(orders) if isinstance(request, Verdict) and request.target == EARLIER]
+
+
+def beats(member: Story, until: float) -> list[Verdict]:
+    """Renew on and on; the verdicts on earlier silos that were asked for by then."""
+    found: list[Verdict] = []
+    while member.core.wake_at(member.now) < until:
+        for request in asked(member.tick_at(member.core.wake_at(member.now))):
+            found += given_up(member.answer(request, after_s=0.0))
+    return found
+
+
+def test_silos_of_an_earlier_table_are_given_up_s_after_the_table_was_first_seen(member: Story) -> None:
+    seen_at, wait_s = 100.01, member.core.settings.wait_alone_s
+    assert beats(member, seen_at + wait_s) == []
+    (verdict,) = beats(member, seen_at + wait_s + member.core.settings.renew_every_s)
+    table = member.table.table
+    assert verdict == Verdict(EARLIER, table.run, table.version, 0)
+    assert member.core.view.table.awaits_earlier
+    member.answer(verdict)
+    assert not member.core.view.is_recovering
+    assert beats(member, member.now + 3 * wait_s) == [], "once"
+
+
+def test_another_one_gives_them_up_once_it_has_itself_seen_the_table_for_s() -> None:
+    story = Story()
+    story.table.carry_out(Join(OTHER, INFO))
+    story.table.carry_out(Bury(OTHER, "it began the table"))
+    story.now += 1000.0
+    story.join()
+    story.renew()
+    came_at, wait_s = story.now, story.core.settings.wait_alone_s
+    assert beats(story, came_at + wait_s - 1.1) == [], "how old the table is no clock of another tells"
+    assert beats(story, came_at + wait_s + 1.1)
+
+
+def test_an_order_to_give_up_that_was_lost_or_came_too_late_is_given_again(member: Story) -> None:
+    wait_s = member.core.settings.wait_alone_s
+    (verdict,) = beats(member, member.now + wait_s + 0.5)
+    member.on(Failed(verdict, member.now, LOST))
+    (again,) = beats(member, member.now + 1.5)
+    member.table.carry_out(Join(OTHER, INFO))
+    orders = member.answer(again)
+    assert given_up(orders) == [Verdict(EARLIER, again.run, again.version + 1, 0)]
+    member.answer(given_up(orders)[0])
+    assert not member.core.view.is_recovering
+
+
+def test_who_awaits_earlier_silos_begins_anew_with_another_run_of_the_store(member: Story) -> None:
+    wait_s = member.core.settings.wait_alone_s
+    assert beats(member, member.now + wait_s - 2) == []
+    member.table.fail_over()
+    for request in brought(member.renew()):
+        member.answer(request)
+    assert member.table.table.awaits_earlier
+    assert beats(member, member.now + wait_s - 2) == []
+
+
+def test_earlier_silos_are_asked_after_of_nobody_and_count_as_no_members(member: Story) -> None:
+    told: list[Order] = []
+    until = member.now + member.core.settings.wait_alone_s
+    while member.core.wake_at(member.now) < until:
+        orders = member.tick_at(member.core.wake_at(member.now))
+        for request in asked(orders):
+            orders += member.answer(request, after_s=0.0)
+        told += [order for order in orders if isinstance(order, Tell)]
+    assert told == []
+    assert list(member.core.observations) == []
+
+
+def test_the_first_silo_of_a_cluster_says_so_when_it_joins(story: Story) -> None:
+    assert story.on(JoinAsked(1, ME, INFO, bootstrap=True)) == [AskTable(Join(ME, INFO, bootstrap=True))]
+    story.answer(Join(ME, INFO, bootstrap=True))
+    assert not story.core.view.is_recovering
+    assert beats(story, story.now + 2 * story.core.settings.wait_alone_s) == []
+
+
+def test_a_silo_that_was_given_up_and_comes_back_is_dead(member: Story) -> None:
+    member.table.lose()
+    member.table.carry_out(Join(OTHER, INFO))
+    stands = member.table.table
+    member.table.carry_out(Verdict(EARLIER, stands.run, stands.version, 0))
+    member.now += 100.0
+    (rejoin,) = brought(member.renew())
+    orders = member.answer(rejoin)
+    assert any(isinstance(order, ResignRight) and order.dead for order in orders)
+    assert member.core.phase is Phase.DEAD
 
 
 # ---- everything at any time

@@ -81,7 +81,7 @@ def silo(number: int) -> tuple[SiloAddress, SiloInfo]:
 async def open_silos(*memberships: ThreadedMembership) -> AsyncGenerator[None]:
     try:
         for number, membership in enumerate(memberships):
-            await membership.join(*silo(number))
+            await membership.join(*silo(number), bootstrap=True)
             await membership.advance(SiloStatus.ACTIVE)
         yield
     finally:

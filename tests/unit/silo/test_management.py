@@ -68,6 +68,7 @@ async def start(redis_url: str, cluster_name: str) -> AsyncIterator[Start]:
             cluster=cluster_name,
             redis=redis_url,
             name=name,
+            bootstrap=True,
             cluster_token=SecretStr(TOKEN),
             app_version="1.8",
             meta={"zone": "a"},

@@ -163,6 +163,7 @@ class Scene:
             cache=DirectoryCache(),
             links=cast("Links", self.links),
             new_life=map(str, itertools.count()).__next__,
+            earlier_within_s=33.0,
         )
         self.reassertion.on_view(self.members.view)
 

@@ -87,7 +87,7 @@ async def cluster(redis_url: str, cluster_name: str) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
         silos: dict[str, Silo] = {}
         for name in ("one", "two"):
-            settings = SiloSettings(cluster=cluster_name, redis=redis_url, name=name)
+            settings = SiloSettings(cluster=cluster_name, redis=redis_url, name=name, bootstrap=True)
             silo = Silo(Room, Log, settings=settings, telemetry=observed[name].telemetry)
             silos[name] = await stack.enter_async_context(silo)
         client = Client.connect(redis_url, cluster=cluster_name, telemetry=observed["client"].telemetry)
@@ -308,7 +308,7 @@ def test_nothing_of_opentelemetry_is_needed_or_loaded_while_telemetry_is_off(red
             async def enter(self): return "entered"
 
         async def main(url, name):
-            async with Silo(Room, settings=SiloSettings(cluster=name, redis=url)):
+            async with Silo(Room, settings=SiloSettings(cluster=name, redis=url, bootstrap=True)):
                 async with Client.connect(url, cluster=name) as client:
                     print(await client.grain(Room, "lobby").enter())
 
