@@ -18,7 +18,7 @@ from silo.class_checks import (
 )
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import NotExecuted
-from silo.eager import Ready
+from silo.eager import Later
 from silo.grain_context import GrainContext
 from silo.kinds import KIND, GrainKind, KindRegistry
 
@@ -50,8 +50,29 @@ class Abandonable(Protocol):
     def abandon(self) -> None: ...
 
 
+class CallAtOnce(Protocol):
+    """What makes a call that can be run at once, in its caller's own step; see `silo.routing.at_once`."""
+
+    def __call__(
+        self,
+        grain: GrainId,
+        kind: GrainKind,
+        method: MethodSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: CallOptions,
+    ) -> object:
+        """The value, raising what the call raises; or a `Later`, with the answer, or without where it is to be sent."""
+        ...
+
+
 class CallTarget(Protocol):
     """Where the calls of a reference go: a client, or an activation in its silo."""
+
+    @property
+    def at_once(self) -> CallAtOnce | None:
+        """What calls that are not one-way are tried with before they are sent; None for nothing."""
+        ...
 
     def call(
         self,
@@ -68,6 +89,8 @@ class CallTarget(Protocol):
 
 class Unbound:
     """The call target of references that nobody has bound."""
+
+    at_once = None
 
     def call(
         self,
@@ -217,14 +240,21 @@ def reference_type(kind: GrainKind) -> type[Reference]:
 
 
 def _method(kind: GrainKind, spec: MethodSpec) -> Callable[..., Any]:
-    low, high = spec.positional_min, spec.positional_max
+    low, high, one_way = spec.positional_min, spec.positional_max, spec.one_way
 
     async def call(self: Reference, *args: Any, **kwargs: Any) -> Any:
         if kwargs or not low <= len(args) <= high:
             spec.check(args, kwargs)
-        answer = self._silo_target.call(self._silo_id, kind, spec, args, kwargs, self._silo_options)  # pyright: ignore[reportPrivateUsage] - becomes a method
-        if type(answer) is Ready:
-            return answer.value
+        target, grain, options = self._silo_target, self._silo_id, self._silo_options  # pyright: ignore[reportPrivateUsage] - becomes a method
+        answer: Awaitable[Any] | None = None
+        at_once = target.at_once
+        if at_once is not None and not one_way:
+            value = at_once(grain, kind, spec, args, kwargs, options)
+            if type(value) is not Later:
+                return value
+            answer = value.answer
+        if answer is None:
+            answer = target.call(grain, kind, spec, args, kwargs, options)
         try:
             return await answer
         except asyncio.CancelledError:

@@ -49,6 +49,17 @@ class Turn(Protocol):
 
 
 T = TypeVar("T", bound=Turn)
+T_co = TypeVar("T_co", bound=Turn, covariant=True)
+
+
+class Quick(Protocol[T_co]):
+    """A turn that is most likely over before anybody asks for it."""
+
+    @property
+    def call(self) -> T_co:
+        """What admission knows of it; made when it is first asked for."""
+        ...
+
 
 Reentrancy = bool | Literal["call_chain"]
 
@@ -61,9 +72,10 @@ class TurnQueue(Generic[T]):
     """
 
     __slots__ = (
-        "_holding",
-        "_running",
-        "_waiting",
+        "counted",
+        "is_holding",
+        "queued",
+        "quick",
         "reentrant",
         "waiting_bytes",
         "waiting_bytes_max",
@@ -75,18 +87,32 @@ class TurnQueue(Generic[T]):
         self.waiting_max = waiting_max
         self.waiting_bytes_max = waiting_bytes_max
         self.waiting_bytes = 0
-        self._running: dict[int, T] = {}
-        self._waiting: deque[T] | None = None  # made when first needed: an idle activation stays small
-        self._holding = True
+        self.counted: dict[int, T] = {}
+        """Those that run and are known by number: all but the quick one."""
+        self.quick: Quick[T] | None = None
+        """The one that runs, where nobody has asked for it yet. Whoever begins and ends it sets this himself, since
+        that is most of what there is to do; while it stands here, nothing else runs or waits."""
+        self.queued: deque[T] | None = None  # made when first needed: an idle activation stays small
+        self.is_holding = True
 
     @property
     def is_idle(self) -> bool:
         """Nothing runs and nothing waits."""
-        return not self._running and not self._waiting
+        return not self._running and not self.queued
 
     @property
-    def is_holding(self) -> bool:
-        return self._holding
+    def _running(self) -> dict[int, T]:
+        """All that run: a quick one is, from here on, one like the others."""
+        quick = self.quick
+        if quick is not None:
+            self.quick = None
+            turn = quick.call
+            self.counted[turn.id] = turn
+        return self.counted
+
+    def recount(self) -> None:
+        """The quick turn, if there is one, is no longer quick."""
+        self._running  # noqa: B018
 
     @property
     def running(self) -> tuple[T, ...]:
@@ -98,11 +124,11 @@ class TurnQueue(Generic[T]):
 
     @property
     def waiting(self) -> tuple[T, ...]:
-        return tuple(self._waiting or ())
+        return tuple(self.queued or ())
 
     @property
     def waiting_count(self) -> int:
-        return len(self._waiting) if self._waiting else 0
+        return len(self.queued) if self.queued else 0
 
     def admit(self, turn: T, *, forced: bool = False) -> Admission:
         """Take a call in. START: it counts as running now; WAIT: it stands in the queue; else it is not here at all.
@@ -110,46 +136,46 @@ class TurnQueue(Generic[T]):
         Args:
             forced: it was admitted elsewhere already, so the bounds do not refuse it.
         """
-        path = turn.path
-        if not path and not self._running and not self._waiting and not self._holding:  # as for most
-            self._running[turn.id] = turn
+        path, running = turn.path, self._running
+        if not path and not running and not self.queued and not self.is_holding:  # as for most
+            running[turn.id] = turn
             return Admission.START
-        if path and any(call in self._running for _, call in path):
+        if path and any(call in running for _, call in path):
             if not self.reentrant and not self._fits(turn):
                 return Admission.CYCLE
-            self._running[turn.id] = turn
+            running[turn.id] = turn
             return Admission.START
-        if path and self._holding and self._waits_for_itself(turn):
+        if path and self.is_holding and self._waits_for_itself(turn):
             return Admission.CYCLE
-        if not self._holding and not self._waiting and self._fits(turn):
-            self._running[turn.id] = turn
+        if not self.is_holding and not self.queued and self._fits(turn):
+            running[turn.id] = turn
             return Admission.START
-        if not self._holding and turn.always_interleave:
-            self._running[turn.id] = turn
+        if not self.is_holding and turn.always_interleave:
+            running[turn.id] = turn
             return Admission.START
-        if self._waiting is None:
-            self._waiting = deque()
+        if self.queued is None:
+            self.queued = deque()
         if not forced:
-            if len(self._waiting) >= self.waiting_max:
+            if len(self.queued) >= self.waiting_max:
                 return Admission.FULL
-            if self._waiting and self.waiting_bytes + turn.size > self.waiting_bytes_max:
+            if self.queued and self.waiting_bytes + turn.size > self.waiting_bytes_max:
                 return Admission.FULL_BYTES  # one by itself may be larger: it could never wait otherwise
-        self._waiting.append(turn)
+        self.queued.append(turn)
         self.waiting_bytes += turn.size
         return Admission.WAIT
 
     def begin(self, turn: T) -> bool:
         """Have a call run now, where nothing runs, waits or is held back; else False, with nothing done."""
-        if self._running or self._waiting or self._holding:
+        if self._running or self.queued or self.is_holding:
             return False
-        self._running[turn.id] = turn
+        self.counted[turn.id] = turn
         return True
 
     def end(self, turn: T) -> Iterator[T] | tuple[T, ...]:
         """A turn has ended; yields those that start now, each counted as running before it is yielded."""
-        running = self._running
+        running = self.counted
         running.pop(turn.id, None)
-        if self._waiting:
+        if self.queued:
             return self.startable()
         if not running:
             running.clear()  # an empty dict keeps the table that it once needed: a tenth of what an idle grain takes
@@ -157,10 +183,10 @@ class TurnQueue(Generic[T]):
 
     def discard(self, turn: T) -> bool:
         """Take a waiting call out again, as when its caller has gone; False if it is not waiting."""
-        if not self._waiting:
+        if not self.queued:
             return False
         try:
-            self._waiting.remove(turn)
+            self.queued.remove(turn)
         except ValueError:
             return False
         self.waiting_bytes -= turn.size
@@ -169,37 +195,37 @@ class TurnQueue(Generic[T]):
 
     def hold(self) -> None:
         """Start nothing new, but what a running turn waits for."""
-        self._holding = True
+        self.is_holding = True
 
     def release(self) -> Iterator[T]:
         """Start again; yields those that start now."""
-        self._holding = False
+        self.is_holding = False
         return self.startable()
 
     def take_waiting(self) -> list[T]:
         """Hand over the whole queue, in order, to go on elsewhere."""
-        waiting = list(self._waiting or ())
-        self._waiting = None
+        waiting = list(self.queued or ())
+        self.queued = None
         self.waiting_bytes = 0
         return waiting
 
     def startable(self) -> Iterator[T]:
         """Those at the head of the queue that may start now, one after the other."""
-        while self._waiting and not self._holding and self._fits(self._waiting[0]):
-            turn = self._waiting.popleft()
+        while self.queued and not self.is_holding and self._fits(self.queued[0]):
+            turn = self.queued.popleft()
             self.waiting_bytes -= turn.size
-            self._running[turn.id] = turn
+            self.counted[turn.id] = turn
             yield turn
         self._forget_if_empty()
 
     def _forget_if_empty(self) -> None:
         """An empty queue takes as much as all else of an idle activation: it goes, and is made anew when needed."""
-        if self._waiting is not None and not self._waiting:
-            self._waiting = None
+        if self.queued is not None and not self.queued:
+            self.queued = None
 
     def _waits_for_itself(self, turn: T) -> bool:
         """Whether the grain's own start led to it: a call that waits here for that start is on its path."""
-        awaiting = {call.id for call in self._waiting or ()}
+        awaiting = {call.id for call in self.queued or ()}
         return any(call in awaiting for _, call in turn.path)
 
     def _fits(self, turn: T) -> bool:

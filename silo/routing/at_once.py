@@ -1,0 +1,243 @@
+"""What can be run at once: a call made in this silo, of a grain that is here and has nothing else to do.
+
+Its turn is run within the caller's own step, and most are over then. So nothing is made for it that only those need
+that wait: no future, no task, no entry in the book, and not even the call. Whoever asks meanwhile for what runs gets
+the call made for that; and whatever is not over with its first step, or does not end with a value, goes on from there
+like any other turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import types
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+
+from silo.activation.activation import Premises, State
+from silo.activation.turn_context import QuickTurn, TurnContext, current_turn
+from silo.class_checks import DEFAULT_TIMEOUT, MethodSpec
+from silo.directory.addresses import GrainId
+from silo.directory.errors import SerializationError
+from silo.eager import NESTED_MAX, OVER, Later, Ready, Waiting
+from silo.grain_context import current_activation
+from silo.kinds import GrainKind
+from silo.reference import CallOptions
+from silo.routing.book import CallBook
+from silo.routing.call import HERE, Call, keep
+from silo.serialization.tags import SCALARS
+from silo.wire.frames import Flag
+
+if TYPE_CHECKING:
+    from silo.activation.catalog import Catalog
+
+NOT_AT_ONCE: Final = Later(None)
+
+
+class AtOnce:
+    """Runs the calls of one silo that can be run at once.
+
+    Args:
+        name: who calls where no grain does.
+        is_resolving: whether calls wait until a grain is found or placed.
+    """
+
+    def __init__(
+        self,
+        premises: Premises,
+        catalog: Catalog,
+        book: CallBook,
+        *,
+        name: str,
+        call_timeout_s: float,
+        is_resolving: Callable[[GrainId], bool],
+    ) -> None:
+        self._name = name
+        self._call_timeout_s = call_timeout_s
+        self._is_resolving = is_resolving
+        self._activation_of = catalog.get
+        self._book = book
+        self._lanes = book.lanes.out
+        self._right = premises.right
+        self._codec = premises.codec
+        self._time = premises.loop.time
+        self._new_context = premises.base_context.copy
+        self._running = premises.running
+        self._new_call_id = premises.new_call_id
+        self._call_of = self._make_call
+
+    def call(
+        self,
+        grain: GrainId,
+        kind: GrainKind,
+        method: MethodSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: CallOptions,
+    ) -> object:
+        """Make a call to a method that is not one-way, if it can be run at once.
+
+        Returns:
+            Its value; or a `Later`, with the answer where it has to wait, without one where it has yet to be made. What
+            it raises is raised here.
+        """
+        activation = self._activation_of(grain)
+        if activation is None:
+            return NOT_AT_ONCE
+        turns = activation.turns
+        if (
+            turns.counted
+            or turns.is_holding
+            or turns.quick is not None
+            or turns.queued
+            or self._running.nested >= NESTED_MAX
+            or self._is_resolving(grain)
+        ):
+            return NOT_AT_ONCE
+        spec = method if kind is activation.kind else activation.kind.methods.get(method.name)
+        if spec is None:
+            return NOT_AT_ONCE
+        timeout_s = options.timeout_s
+        if timeout_s is DEFAULT_TIMEOUT:
+            timeout_s = method.timeout_s
+            if timeout_s is DEFAULT_TIMEOUT:
+                timeout_s = self._call_timeout_s
+        now = self._time()
+        deadline = None if timeout_s is None else now + timeout_s
+        outer = current_turn.get()
+        if outer is not None:
+            caller = outer.activation
+            if caller.state is State.GONE or caller.has_left_behind or (type(outer) is TurnContext and not outer.call):
+                return NOT_AT_ONCE
+            if outer.deadline is not None and (deadline is None or outer.deadline < deadline):
+                deadline = outer.deadline
+                if deadline <= now:
+                    return NOT_AT_ONCE
+        book = self._book
+        if (
+            (self._lanes and (self._name if outer is None else str(outer.activation.id), grain) in self._lanes)
+            or (book.open_calls and not book.has_room_for(args, kwargs))
+            or not self._right.is_held()
+        ):
+            return NOT_AT_ONCE
+        if kwargs:
+            args, kwargs = self._codec.isolate_call(args, kwargs)
+        else:
+            for arg in args:
+                if type(arg) not in SCALARS:
+                    args, _ = self._codec.isolate_call(args, kwargs)
+                    break
+        turn = QuickTurn(activation, deadline, spec, args, kwargs, outer, self._call_of)
+        turns.quick = turn
+        context, steps = self._new_context(), _steps(turn)
+        try:
+            waits = self._running.begin(steps, context)
+        except BaseException as error:
+            return self._end_otherwise(turn, _raised(error))
+        if waits is not OVER:
+            return self._wait(turn, steps, context, cast("Waiting", waits))
+        value = turn.value
+        if turns.quick is not turn or not self._right.is_held():
+            return self._end_otherwise(turn, Ready(value))
+        if type(value) not in SCALARS:
+            try:
+                value = self._codec.isolate(value)
+            except SerializationError:
+                return self._end_otherwise(turn, Ready(turn.value))
+        turns.quick = None
+        activation.last_used = now
+        return value if book.may_go_on() else Later(_after_others(value))
+
+    def _make_call(self, turn: QuickTurn) -> Call:
+        outer = turn.outer
+        grain, method = turn.activation.id, turn.spec.name
+        return Call(
+            self._new_call_id(),
+            grain,
+            method,
+            self._name if outer is None else str(outer.activation.id),
+            turn.deadline,
+            keep,
+            turn.args,
+            turn.kwargs,
+            spec=turn.spec,
+            path=() if outer is None else outer.path,
+            flags=0 if outer is None else Flag.INNER,
+            target=HERE,
+            book=self._book,
+        )
+
+    def _wait(
+        self, turn: QuickTurn, steps: Generator[Any, Any, None], context: contextvars.Context, waiting: Waiting
+    ) -> Later:
+        """Have the turn go on in a task, and its caller wait."""
+        carrier, waits_for = waiting
+        call = self._counted(turn)
+        rest = turn.activation.turn(call, _resumed(turn, steps, waits_for))
+        carrier.carry_on(rest, context, rest.send(None))
+        call.task = carrier.task
+        if call.is_called_off:
+            carrier.task.cancel()
+        self._book.adopt(call)
+        return Later(call)
+
+    def _end_otherwise(self, turn: QuickTurn, end: Awaitable[Any]) -> object:
+        """The turn is over, and ends like any other: it has failed, or somebody has asked for it, say."""
+        call = self._counted(turn)
+        self._running.start(turn.activation.turn(call, end), self._new_context())
+        if call.kept is None:
+            self._book.adopt(call)
+            return Later(call)
+        answer = self._book.answer_of(call)
+        return answer.value if type(answer) is Ready else Later(answer)
+
+    @staticmethod
+    def _counted(turn: QuickTurn) -> Call:
+        turn.activation.turns.recount()
+        return turn.call
+
+
+@types.coroutine
+def _steps(turn: QuickTurn) -> Generator[Any, Any, None]:
+    """What the grain does in this turn, which keeps the value. It returns none: that would be raised, at the cost of
+    the whole rest."""
+    activation = turn.activation
+    current_turn.set(turn)
+    current_activation.set(activation)
+    if turn.kwargs:
+        made = turn.spec.function(activation.instance, *turn.args, **turn.kwargs)
+    else:
+        made = turn.spec.function(activation.instance, *turn.args)
+    turn.value = yield from (made if type(made) is types.CoroutineType else _awaited(made))
+
+
+@types.coroutine
+def _resumed(turn: QuickTurn, steps: Generator[Any, Any, None], waits_for: object) -> Generator[Any, Any, Any]:
+    """What awaits the rest of these steps, of which the first ended with waiting for this."""
+    while True:
+        try:
+            yield waits_for
+        except GeneratorExit:
+            steps.close()
+            raise
+        except BaseException as error:
+            try:
+                waits_for = steps.throw(error)
+            except StopIteration:
+                return turn.value
+        else:
+            yield from steps
+            return turn.value
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+async def _raised(error: BaseException) -> NoReturn:
+    raise error
+
+
+async def _after_others(value: object) -> object:
+    await asyncio.sleep(0)
+    return value
