@@ -23,10 +23,10 @@ class LeasedRight:
     `deadline` alone crosses threads, as one assignment; everything else belongs to the event loop.
     """
 
-    __slots__ = ("_clock", "_returned", "_why", "deadline", "leased_until")
+    __slots__ = ("_returned", "_why", "clock", "deadline", "leased_until")
 
     def __init__(self, clock: Callable[[], float] = boot_clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self.deadline = -math.inf
         self.leased_until = -math.inf
         """The part of it that a renewal has given."""
@@ -34,7 +34,7 @@ class LeasedRight:
         self._returned: asyncio.Future[None] | None = None
 
     def is_held(self) -> bool:
-        return self._clock() < self.deadline
+        return self.clock() < self.deadline
 
     @property
     def is_resigned(self) -> bool:
@@ -47,11 +47,11 @@ class LeasedRight:
             raise SiloFenced(f"this silo may start no turns any more: {self._why}")
 
     async def unleased(self) -> None:
-        while (left_s := self.leased_until - self._clock()) > 0:  # noqa: ASYNC110 - time alone takes it away
+        while (left_s := self.leased_until - self.clock()) > 0:  # noqa: ASYNC110 - time alone takes it away
             await asyncio.sleep(left_s)
 
     def is_leased(self) -> bool:
-        return self._clock() < self.leased_until
+        return self.clock() < self.leased_until
 
     async def leased(self) -> None:
         while not self.is_leased():

@@ -55,10 +55,9 @@ class EagerTasks:
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._ready: list[Carrier] = []
+        self.places: list[Carrier | None] = [None] * NESTED_MAX
+        """The places for first steps that are free, each with what stands ready there, where that has been made."""
         self._running: set[asyncio.Task[Any]] = set()
-        self.nested = 0
-        """How many first steps are being made within one another."""
 
     def __len__(self) -> int:
         """How many are not over."""
@@ -82,8 +81,8 @@ class EagerTasks:
         Returns:
             The task that carries the coroutine on, or begins it where too many are nested; None where it is over.
         """
-        if self.nested >= NESTED_MAX:
-            carrier = self._ready.pop() if self._ready else self._new_carrier(context)
+        if not self.places:
+            carrier = self._new_carrier(context)
             carrier.begin(coroutine, context)
             return carrier.task
         waits = self.begin(coroutine.__await__(), context)
@@ -94,27 +93,25 @@ class EagerTasks:
         return carrier.task
 
     def begin(self, steps: Iterator[Any], context: contextvars.Context) -> object:
-        """Make the first step of what a coroutine is awaited by; only where no more than may be are nested.
+        """Make the first step of what a coroutine is awaited by; only while a place is free.
 
         By way of an iterator, since one that ends and returns nothing raises nothing.
 
         Returns:
             OVER, or a `Waiting`, of which the carrier is to carry it on.
         """
-        ready, loop = self._ready, self._loop
-        carrier = ready.pop() if ready else self._new_carrier(context)
+        places, loop = self.places, self._loop
+        carrier = places.pop() or self._new_carrier(context)
         task = carrier.task
         if _OWN_SWAP:
             outer = _current_tasks.get(loop)
             _current_tasks[loop] = task
         else:
             outer = _swap_current_task(loop, task)
-        self.nested += 1
         waits_for = OVER
         try:
             waits_for = context.run(next, steps, OVER)
         finally:
-            self.nested -= 1
             if _OWN_SWAP and outer is not None:
                 _current_tasks[loop] = outer
             else:
@@ -127,9 +124,12 @@ class EagerTasks:
                     and getweakrefcount(task) == carrier.weak_references
                     and not task.cancelling()
                 ):
-                    ready.append(carrier)
+                    places.append(carrier)
                 else:
+                    places.append(None)
                     task.cancel()
+            else:
+                places.append(None)
         return OVER if waits_for is OVER else (carrier, waits_for)
 
     def _new_carrier(self, context: contextvars.Context) -> Carrier:
@@ -146,8 +146,8 @@ class EagerTasks:
         Args:
             timeout_s: None, to wait until all are over.
         """
-        tasks = self._running | {carrier.task for carrier in self._ready}
-        self._ready.clear()
+        tasks = self._running | {carrier.task for carrier in self.places if carrier is not None}
+        self.places[:] = [None] * len(self.places)
         if timeout_s is None:
             await cancelled(tasks)
             return 0

@@ -118,17 +118,16 @@ class Reference:
     and stored.
     """
 
-    __slots__ = ("__weakref__", "_silo_id", "_silo_options", "_silo_target")
+    __slots__ = ("__weakref__", "_silo_id", "_silo_way")
     _silo_id: GrainId
-    _silo_target: CallTarget
-    _silo_options: CallOptions
+    _silo_way: tuple[CallTarget, GrainId, CallOptions]
+    """What each call goes by, together: each attribute takes time, in a class that says why one is missing."""
     _silo_kind: ClassVar[GrainKind | None] = None
 
     def __init__(self, grain: GrainId, target: CallTarget = UNBOUND, options: CallOptions = NO_OPTIONS) -> None:
         write = object.__setattr__
         write(self, "_silo_id", grain)
-        write(self, "_silo_target", target)
-        write(self, "_silo_options", options)
+        write(self, "_silo_way", (target, grain, options))
 
     @property
     def id(self) -> GrainId:
@@ -245,7 +244,7 @@ def _method(kind: GrainKind, spec: MethodSpec) -> Callable[..., Any]:
     async def call(self: Reference, *args: Any, **kwargs: Any) -> Any:
         if kwargs or not low <= len(args) <= high:
             spec.check(args, kwargs)
-        target, grain, options = self._silo_target, self._silo_id, self._silo_options  # pyright: ignore[reportPrivateUsage] - becomes a method
+        target, grain, options = self._silo_way  # pyright: ignore[reportPrivateUsage] - becomes a method
         answer: Awaitable[Any] | None = None
         at_once = target.at_once
         if at_once is not None and not one_way:
@@ -280,8 +279,8 @@ def _derived(reference: T, **changes: Any) -> T:
     if not isinstance(reference, Reference):
         raise TypeError(f"a reference to a grain is wanted, not {type(reference).__name__}")
     own = cast("Reference", reference)
-    options = replace(own._silo_options, **changes)  # pyright: ignore[reportPrivateUsage] - this module's own class
-    return cast("T", type(own)(own._silo_id, own._silo_target, options))  # pyright: ignore[reportPrivateUsage]
+    target, grain, options = own._silo_way  # pyright: ignore[reportPrivateUsage] - this module's own class
+    return cast("T", type(own)(grain, target, replace(options, **changes)))
 
 
 def _restored(kind_name: str, key: str, cls: type | None) -> Reference:

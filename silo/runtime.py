@@ -425,7 +425,7 @@ class Runtime:
                 self.book,
                 name=self.caller.name,
                 call_timeout_s=settings.calls.call_timeout_s,
-                is_resolving=self.router.is_resolving,
+                sought=self.router.sought,
             )
             self.caller.run_at_once(at_once.call)
         self.placement.attach(self.loads)

@@ -35,7 +35,6 @@ from silo.directory.errors import (
 )
 from silo.directory.membership import TurnRight
 from silo.eager import EagerTasks
-from silo.grain_context import current_activation
 from silo.grain_records import Fate
 from silo.kinds import GrainKind, OnBusy
 from silo.logs import get_logger
@@ -301,7 +300,6 @@ class Activation:
             else:
                 if begun is None:
                     current_turn.set(TurnContext(self, call, deadline))
-                    current_activation.set(self)
                 args, kwargs, spec = call.args, call.kwargs, call.spec
                 assert args is not None
                 assert spec is not None
@@ -620,7 +618,6 @@ class Activation:
     def _enter(self, deadline: float | None, awaited_by: Call | None = None) -> None:
         """From here on, in this context, code acts for this activation beside any turn; `_run` does so for a turn."""
         current_turn.set(TurnContext(self, None, deadline, awaited_by))
-        current_activation.set(self)
         if self._premises.telemetry is not None:
             self._premises.telemetry.enter_hook(self)
 

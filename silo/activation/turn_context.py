@@ -39,16 +39,18 @@ class QuickTurn(msgspec.Struct, eq=False):
     """A turn that is run in its caller's own pass of the loop. Its call is made when somebody asks for it: few do.
 
     Args:
-        deadline: as above.
-        outer: the turn in which the call was made; None outside of any.
+        began: when, in the loop's time.
+        timeout_s: how long it may take, by whoever called; the turn in which he did so may allow less.
+        outer: that turn; None where it was none.
         make_call: makes the call that this turn answers.
     """
 
     activation: Activation
-    deadline: float | None
-    spec: MethodSpec
+    began: float
+    method: MethodSpec
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    timeout_s: float | None
     outer: TurnContext | QuickTurn | None
     make_call: Callable[[QuickTurn], Call]
     value: Any = None
@@ -60,7 +62,17 @@ class QuickTurn(msgspec.Struct, eq=False):
         """The call that is being answered."""
         if self.made is None:
             self.made = self.make_call(self)
+            self.outer = None  # it has been taken over: turns that are over shall not hang together
         return self.made
+
+    @property
+    def deadline(self) -> float | None:
+        """As of any turn."""
+        if self.made is not None:
+            return self.made.deadline
+        deadline = None if self.timeout_s is None else self.began + self.timeout_s
+        outer = None if self.outer is None else self.outer.deadline
+        return deadline if outer is None or (deadline is not None and deadline <= outer) else outer
 
     @property
     def path(self) -> tuple[tuple[str, int], ...]:

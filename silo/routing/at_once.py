@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import types
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Collection, Generator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from silo.activation.activation import Premises, State
@@ -19,11 +19,10 @@ from silo.activation.turn_context import QuickTurn, TurnContext, current_turn
 from silo.class_checks import DEFAULT_TIMEOUT, MethodSpec
 from silo.directory.addresses import GrainId
 from silo.directory.errors import SerializationError
-from silo.eager import NESTED_MAX, OVER, Later, Ready, Waiting
-from silo.grain_context import current_activation
+from silo.eager import OVER, Later, Ready, Waiting
 from silo.kinds import GrainKind
 from silo.reference import CallOptions
-from silo.routing.book import CallBook
+from silo.routing.book import ANSWERED_AT_ONCE_MAX, CallBook
 from silo.routing.call import HERE, Call, keep
 from silo.serialization.tags import SCALARS
 from silo.wire.frames import Flag
@@ -39,7 +38,7 @@ class AtOnce:
 
     Args:
         name: who calls where no grain does.
-        is_resolving: whether calls wait until a grain is found or placed.
+        sought: the grains of which calls wait until they are found or placed.
     """
 
     def __init__(
@@ -50,19 +49,21 @@ class AtOnce:
         *,
         name: str,
         call_timeout_s: float,
-        is_resolving: Callable[[GrainId], bool],
+        sought: Collection[GrainId],
     ) -> None:
         self._name = name
         self._call_timeout_s = call_timeout_s
-        self._is_resolving = is_resolving
+        self._sought = sought
         self._activation_of = catalog.get
         self._book = book
         self._lanes = book.lanes.out
         self._right = premises.right
+        self._clock = premises.right.clock
         self._codec = premises.codec
         self._time = premises.loop.time
         self._new_context = premises.base_context.copy
         self._running = premises.running
+        self._places = premises.running.places
         self._new_call_id = premises.new_call_id
         self._call_of = self._make_call
 
@@ -90,8 +91,8 @@ class AtOnce:
             or turns.is_holding
             or turns.quick is not None
             or turns.queued
-            or self._running.nested >= NESTED_MAX
-            or self._is_resolving(grain)
+            or not self._places
+            or (self._sought and grain in self._sought)
         ):
             return NOT_AT_ONCE
         spec = method if kind is activation.kind else activation.kind.methods.get(method.name)
@@ -103,21 +104,18 @@ class AtOnce:
             if timeout_s is DEFAULT_TIMEOUT:
                 timeout_s = self._call_timeout_s
         now = self._time()
-        deadline = None if timeout_s is None else now + timeout_s
         outer = current_turn.get()
         if outer is not None:
             caller = outer.activation
             if caller.state is State.GONE or caller.has_left_behind or (type(outer) is TurnContext and not outer.call):
                 return NOT_AT_ONCE
-            if outer.deadline is not None and (deadline is None or outer.deadline < deadline):
-                deadline = outer.deadline
-                if deadline <= now:
-                    return NOT_AT_ONCE
-        book = self._book
+            if (deadline := outer.deadline) is not None and deadline <= now:  # it is refused where it is made
+                return NOT_AT_ONCE
+        book, right = self._book, self._right
         if (
             (self._lanes and (self._name if outer is None else str(outer.activation.id), grain) in self._lanes)
             or (book.open_calls and not book.has_room_for(args, kwargs))
-            or not self._right.is_held()
+            or self._clock() >= right.deadline
         ):
             return NOT_AT_ONCE
         if kwargs:
@@ -127,9 +125,9 @@ class AtOnce:
                 if type(arg) not in SCALARS:
                     args, _ = self._codec.isolate_call(args, kwargs)
                     break
-        turn = QuickTurn(activation, deadline, spec, args, kwargs, outer, self._call_of)
+        turn = QuickTurn(activation, now, spec, args, kwargs, timeout_s, outer, self._call_of)
         turns.quick = turn
-        context, steps = self._new_context(), _steps(turn)
+        context, steps = self._new_context(), _steps(turn, spec.function, activation.instance, args)
         try:
             waits = self._running.begin(steps, context)
         except BaseException as error:
@@ -137,7 +135,7 @@ class AtOnce:
         if waits is not OVER:
             return self._wait(turn, steps, context, cast("Waiting", waits))
         value = turn.value
-        if turns.quick is not turn or not self._right.is_held():
+        if turns.quick is not turn or self._clock() >= right.deadline:
             return self._end_otherwise(turn, Ready(value))
         if type(value) not in SCALARS:
             try:
@@ -146,21 +144,24 @@ class AtOnce:
                 return self._end_otherwise(turn, Ready(turn.value))
         turns.quick = None
         activation.last_used = now
-        return value if book.may_go_on() else Later(_after_others(value))
+        book.answered_in_a_row += 1
+        if book.answered_in_a_row >= ANSWERED_AT_ONCE_MAX:
+            book.answered_in_a_row = 0
+            return Later(_after_others(value))
+        return value
 
     def _make_call(self, turn: QuickTurn) -> Call:
         outer = turn.outer
-        grain, method = turn.activation.id, turn.spec.name
         return Call(
             self._new_call_id(),
-            grain,
-            method,
+            turn.activation.id,
+            turn.method.name,
             self._name if outer is None else str(outer.activation.id),
             turn.deadline,
             keep,
             turn.args,
             turn.kwargs,
-            spec=turn.spec,
+            spec=turn.method,
             path=() if outer is None else outer.path,
             flags=0 if outer is None else Flag.INNER,
             target=HERE,
@@ -198,16 +199,13 @@ class AtOnce:
 
 
 @types.coroutine
-def _steps(turn: QuickTurn) -> Generator[Any, Any, None]:
+def _steps(
+    turn: QuickTurn, function: Callable[..., Awaitable[Any]], instance: object, args: tuple[Any, ...]
+) -> Generator[Any, Any, None]:
     """What the grain does in this turn, which keeps the value. It returns none: that would be raised, at the cost of
     the whole rest."""
-    activation = turn.activation
     current_turn.set(turn)
-    current_activation.set(activation)
-    if turn.kwargs:
-        made = turn.spec.function(activation.instance, *turn.args, **turn.kwargs)
-    else:
-        made = turn.spec.function(activation.instance, *turn.args)
+    made = function(instance, *args, **turn.kwargs) if turn.kwargs else function(instance, *args)
     turn.value = yield from (made if type(made) is types.CoroutineType else _awaited(made))
 
 

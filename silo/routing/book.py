@@ -68,7 +68,7 @@ class CallBook:
         self.get = self._open.get
         """The open call of a number, or None."""
         self._open_bytes = 0
-        self._answered_at_once = 0
+        self.answered_in_a_row = 0
         """How many calls have been answered without a pass of the loop since a caller last left one to others."""
         self._deadlines = Deadlines(self._open, self._overdue)
         self._empty: asyncio.Future[None] | None = None
@@ -131,14 +131,13 @@ class CallBook:
         return len(self._open) < self._calls_max and self._open_bytes + size_of(args, kwargs) <= self._bytes_max
 
     def may_go_on(self) -> bool:
-        """Count a call that was answered at once; whether its caller may go on without letting others run.
+        """Whether the caller of a call that was answered at once, and counted, may go on without letting others run.
 
         Others run not before a call but after one that was answered at once: calls leave in the order they are made in.
         """
-        self._answered_at_once += 1
-        if self._answered_at_once < ANSWERED_AT_ONCE_MAX:
+        if self.answered_in_a_row < ANSWERED_AT_ONCE_MAX:
             return True
-        self._answered_at_once = 0
+        self.answered_in_a_row = 0
         return False
 
     def adopt(self, call: Call) -> None:
@@ -153,6 +152,7 @@ class CallBook:
         kept = call.kept
         if kept is None:
             return call
+        self.answered_in_a_row += 1
         if not self.may_go_on():
             future: asyncio.Future[Any] = (self._loop or self._find_loop()).create_future()
             resolve(future, kept, self._codec)
@@ -170,8 +170,10 @@ class CallBook:
         call.sink = future
         call.book = self
         self.place(call)
-        if future.done() and not self.may_go_on():
-            return _after_others(future)
+        if future.done():
+            self.answered_in_a_row += 1
+            if not self.may_go_on():
+                return _after_others(future)
         return call
 
     async def wait_for(self, call: Call) -> Any:

@@ -152,6 +152,8 @@ class Router:
             learn=cache.learn,
             depart=self._depart,
         )
+        self.sought = self._resolver.sought
+        """The grains of which that is so."""
         self.is_resolving = self._resolver.is_resolving
         """Whether calls wait until a grain is found or placed."""
         lives.on_settled = lambda: self._resolver.on_chance(Chance.DIRECTORY_SETTLED)
