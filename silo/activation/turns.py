@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Iterator
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
 
 class Admission(enum.Enum):
@@ -64,6 +64,15 @@ class Quick(Protocol[T_co]):
 Reentrancy = bool | Literal["call_chain"]
 
 
+class NotFree(enum.Enum):
+    """In place of a quick turn: something runs, waits, or is held back."""
+
+    NOT_FREE = "not free"
+
+
+NOT_FREE: Final = NotFree.NOT_FREE
+
+
 class TurnQueue(Generic[T]):
     """The running and the waiting turns of one activation.
 
@@ -72,9 +81,9 @@ class TurnQueue(Generic[T]):
     """
 
     __slots__ = (
-        "counted",
-        "is_holding",
-        "queued",
+        "_counted",
+        "_holding",
+        "_waiting",
         "quick",
         "reentrant",
         "waiting_bytes",
@@ -87,28 +96,32 @@ class TurnQueue(Generic[T]):
         self.waiting_max = waiting_max
         self.waiting_bytes_max = waiting_bytes_max
         self.waiting_bytes = 0
-        self.counted: dict[int, T] = {}
-        """Those that run and are known by number: all but the quick one."""
-        self.quick: Quick[T] | None = None
-        """The one that runs, where nobody has asked for it yet. Whoever begins and ends it sets this himself, since
-        that is most of what there is to do; while it stands here, nothing else runs or waits."""
-        self.queued: deque[T] | None = None  # made when first needed: an idle activation stays small
-        self.is_holding = True
+        self._counted: dict[int, T] = {}
+        """Those that run and are known by number: all but a quick one."""
+        self.quick: Quick[T] | NotFree | None = NOT_FREE
+        """None while nothing runs, waits or is held back. Whoever finds it so may have one turn run without further
+        words: it stands here until it is over, or somebody asks what runs."""
+        self._waiting: deque[T] | None = None  # made when first needed: an idle activation stays small
+        self._holding = True
 
     @property
     def is_idle(self) -> bool:
         """Nothing runs and nothing waits."""
-        return not self._running and not self.queued
+        return not self._running and not self._waiting
+
+    @property
+    def is_holding(self) -> bool:
+        return self._holding
 
     @property
     def _running(self) -> dict[int, T]:
         """All that run: a quick one is, from here on, one like the others."""
         quick = self.quick
-        if quick is not None:
-            self.quick = None
+        if quick is not None and quick is not NOT_FREE:
+            self.quick = NOT_FREE
             turn = quick.call
-            self.counted[turn.id] = turn
-        return self.counted
+            self._counted[turn.id] = turn
+        return self._counted
 
     def recount(self) -> None:
         """The quick turn, if there is one, is no longer quick."""
@@ -124,11 +137,11 @@ class TurnQueue(Generic[T]):
 
     @property
     def waiting(self) -> tuple[T, ...]:
-        return tuple(self.queued or ())
+        return tuple(self._waiting or ())
 
     @property
     def waiting_count(self) -> int:
-        return len(self.queued) if self.queued else 0
+        return len(self._waiting) if self._waiting else 0
 
     def admit(self, turn: T, *, forced: bool = False) -> Admission:
         """Take a call in. START: it counts as running now; WAIT: it stands in the queue; else it is not here at all.
@@ -137,7 +150,8 @@ class TurnQueue(Generic[T]):
             forced: it was admitted elsewhere already, so the bounds do not refuse it.
         """
         path, running = turn.path, self._running
-        if not path and not running and not self.queued and not self.is_holding:  # as for most
+        self.quick = NOT_FREE
+        if not path and not running and not self._waiting and not self._holding:  # as for most
             running[turn.id] = turn
             return Admission.START
         if path and any(call in running for _, call in path):
@@ -145,48 +159,51 @@ class TurnQueue(Generic[T]):
                 return Admission.CYCLE
             running[turn.id] = turn
             return Admission.START
-        if path and self.is_holding and self._waits_for_itself(turn):
+        if path and self._holding and self._waits_for_itself(turn):
             return Admission.CYCLE
-        if not self.is_holding and not self.queued and self._fits(turn):
+        if not self._holding and not self._waiting and self._fits(turn):
             running[turn.id] = turn
             return Admission.START
-        if not self.is_holding and turn.always_interleave:
+        if not self._holding and turn.always_interleave:
             running[turn.id] = turn
             return Admission.START
-        if self.queued is None:
-            self.queued = deque()
+        if self._waiting is None:
+            self._waiting = deque()
         if not forced:
-            if len(self.queued) >= self.waiting_max:
+            if len(self._waiting) >= self.waiting_max:
                 return Admission.FULL
-            if self.queued and self.waiting_bytes + turn.size > self.waiting_bytes_max:
+            if self._waiting and self.waiting_bytes + turn.size > self.waiting_bytes_max:
                 return Admission.FULL_BYTES  # one by itself may be larger: it could never wait otherwise
-        self.queued.append(turn)
+        self._waiting.append(turn)
         self.waiting_bytes += turn.size
         return Admission.WAIT
 
     def begin(self, turn: T) -> bool:
         """Have a call run now, where nothing runs, waits or is held back; else False, with nothing done."""
-        if self._running or self.queued or self.is_holding:
+        if self._running or self._waiting or self._holding:
             return False
-        self.counted[turn.id] = turn
+        self.quick = NOT_FREE
+        self._counted[turn.id] = turn
         return True
 
     def end(self, turn: T) -> Iterator[T] | tuple[T, ...]:
         """A turn has ended; yields those that start now, each counted as running before it is yielded."""
-        running = self.counted
+        running = self._counted
         running.pop(turn.id, None)
-        if self.queued:
+        if self._waiting:
             return self.startable()
         if not running:
             running.clear()  # an empty dict keeps the table that it once needed: a tenth of what an idle grain takes
+            if not self._holding and self.quick is NOT_FREE:
+                self.quick = None
         return ()
 
     def discard(self, turn: T) -> bool:
         """Take a waiting call out again, as when its caller has gone; False if it is not waiting."""
-        if not self.queued:
+        if not self._waiting:
             return False
         try:
-            self.queued.remove(turn)
+            self._waiting.remove(turn)
         except ValueError:
             return False
         self.waiting_bytes -= turn.size
@@ -195,37 +212,41 @@ class TurnQueue(Generic[T]):
 
     def hold(self) -> None:
         """Start nothing new, but what a running turn waits for."""
-        self.is_holding = True
+        self.recount()
+        self.quick = NOT_FREE
+        self._holding = True
 
     def release(self) -> Iterator[T]:
         """Start again; yields those that start now."""
-        self.is_holding = False
+        self._holding = False
         return self.startable()
 
     def take_waiting(self) -> list[T]:
         """Hand over the whole queue, in order, to go on elsewhere."""
-        waiting = list(self.queued or ())
-        self.queued = None
+        waiting = list(self._waiting or ())
+        self._waiting = None
         self.waiting_bytes = 0
         return waiting
 
     def startable(self) -> Iterator[T]:
         """Those at the head of the queue that may start now, one after the other."""
-        while self.queued and not self.is_holding and self._fits(self.queued[0]):
-            turn = self.queued.popleft()
+        while self._waiting and not self._holding and self._fits(self._waiting[0]):
+            turn = self._waiting.popleft()
             self.waiting_bytes -= turn.size
-            self.counted[turn.id] = turn
+            self._counted[turn.id] = turn
             yield turn
         self._forget_if_empty()
 
     def _forget_if_empty(self) -> None:
         """An empty queue takes as much as all else of an idle activation: it goes, and is made anew when needed."""
-        if self.queued is not None and not self.queued:
-            self.queued = None
+        if not self._waiting:
+            self._waiting = None
+            if not self._counted and not self._holding and self.quick is NOT_FREE:
+                self.quick = None
 
     def _waits_for_itself(self, turn: T) -> bool:
         """Whether the grain's own start led to it: a call that waits here for that start is on its path."""
-        awaiting = {call.id for call in self.queued or ()}
+        awaiting = {call.id for call in self._waiting or ()}
         return any(call in awaiting for _, call in turn.path)
 
     def _fits(self, turn: T) -> bool:

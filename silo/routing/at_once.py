@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from silo.activation.catalog import Catalog
 
 NOT_AT_ONCE: Final = Later(None)
+CoroutineType: Final = types.CoroutineType
 
 
 class AtOnce:
@@ -86,14 +87,7 @@ class AtOnce:
         if activation is None:
             return NOT_AT_ONCE
         turns = activation.turns
-        if (
-            turns.counted
-            or turns.is_holding
-            or turns.quick is not None
-            or turns.queued
-            or not self._places
-            or (self._sought and grain in self._sought)
-        ):
+        if turns.quick is not None or not self._places or (self._sought and grain in self._sought):
             return NOT_AT_ONCE
         spec = method if kind is activation.kind else activation.kind.methods.get(method.name)
         if spec is None:
@@ -206,7 +200,7 @@ def _steps(
     the whole rest."""
     current_turn.set(turn)
     made = function(instance, *args, **turn.kwargs) if turn.kwargs else function(instance, *args)
-    turn.value = yield from (made if type(made) is types.CoroutineType else _awaited(made))
+    turn.value = yield from (made if type(made) is CoroutineType else _awaited(made))
 
 
 @types.coroutine
