@@ -22,20 +22,19 @@ from weakref import getweakrefcount
 
 from silo.tasks import cancelled
 
-_OWN_SWAP: Final = sys.version_info < (3, 12)
-_current_tasks: Final[dict[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = vars(asyncio.tasks).get(
-    "_current_tasks", {}
-)
 if sys.version_info >= (3, 12):
-    from asyncio.tasks import _swap_current_task
-else:
+    from asyncio.tasks import _swap_current_task as swap_current_task
 
-    def _swap_current_task(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
-        outer = _current_tasks.get(loop)
+    current_tasks: Final[dict[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None] = None
+else:
+    current_tasks: Final[dict[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None] = vars(asyncio.tasks)["_current_tasks"]
+
+    def swap_current_task(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
+        outer = current_tasks.get(loop)
         if task is not None:
-            _current_tasks[loop] = task
+            current_tasks[loop] = task
         else:
-            del _current_tasks[loop]
+            del current_tasks[loop]
         return outer
 
 
@@ -82,7 +81,7 @@ class EagerTasks:
             The task that carries the coroutine on, or begins it where too many are nested; None where it is over.
         """
         if not self.places:
-            carrier = self._new_carrier(context)
+            carrier = self.new_carrier(context)
             carrier.begin(coroutine, context)
             return carrier.task
         waits = self.begin(coroutine.__await__(), context)
@@ -100,39 +99,34 @@ class EagerTasks:
         Returns:
             OVER, or a `Waiting`, of which the carrier is to carry it on.
         """
-        places, loop = self.places, self._loop
-        carrier = places.pop() or self._new_carrier(context)
+        carrier = self.places.pop() or self.new_carrier(context)
         task = carrier.task
-        if _OWN_SWAP:
-            outer = _current_tasks.get(loop)
-            _current_tasks[loop] = task
-        else:
-            outer = _swap_current_task(loop, task)
+        outer = swap_current_task(self._loop, task)
         waits_for = OVER
         try:
             waits_for = context.run(next, steps, OVER)
         finally:
-            if _OWN_SWAP and outer is not None:
-                _current_tasks[loop] = outer
+            swap_current_task(self._loop, outer)
+            # Where nobody has cancelled the task, or kept hold of it, it is referred to as when it was new, and by a
+            # name here. Who has kept hold of it may cancel it yet, and would mean the coroutine that is over.
+            if (
+                waits_for is OVER
+                and getrefcount(task) == carrier.references
+                and getweakrefcount(task) == carrier.weak_references
+                and not task.cancelling()
+            ):
+                self.places.append(carrier)
             else:
-                _swap_current_task(loop, outer)
-            if waits_for is OVER:
-                # Where nobody has cancelled the task, or kept hold of it, it is referred to as when it was new, and by
-                # a name here. Who has kept hold of it may cancel it yet, and would mean the coroutine that is over.
-                if (
-                    getrefcount(task) == carrier.references
-                    and getweakrefcount(task) == carrier.weak_references
-                    and not task.cancelling()
-                ):
-                    places.append(carrier)
-                else:
-                    places.append(None)
-                    task.cancel()
-            else:
-                places.append(None)
+                self.free_place(task, waits_for)
         return OVER if waits_for is OVER else (carrier, waits_for)
 
-    def _new_carrier(self, context: contextvars.Context) -> Carrier:
+    def free_place(self, task: asyncio.Task[None], waits_for: object) -> None:
+        """The task is no longer ready: it has something to carry on, or is not to be trusted with anything more."""
+        self.places.append(None)
+        if waits_for is OVER:
+            task.cancel()
+
+    def new_carrier(self, context: contextvars.Context) -> Carrier:
         return Carrier(self._loop, self._name, context, self._running)
 
     def own(self, task: asyncio.Task[Any]) -> None:
