@@ -22,14 +22,16 @@ from weakref import getweakrefcount
 
 from silo.tasks import cancelled
 
+current_tasks: Final[dict[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None] = (
+    vars(asyncio.tasks)["_current_tasks"] if sys.version_info < (3, 12) else None
+)
+"""Where Python 3.11 has the current task of each loop, for who cannot spare the time that a function takes."""
 if sys.version_info >= (3, 12):
     from asyncio.tasks import _swap_current_task as swap_current_task
-
-    current_tasks: Final[dict[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None] = None
 else:
-    current_tasks: Final[dict[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None] = vars(asyncio.tasks)["_current_tasks"]
 
     def swap_current_task(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
+        assert current_tasks is not None
         outer = current_tasks.get(loop)
         if task is not None:
             current_tasks[loop] = task

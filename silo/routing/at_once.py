@@ -92,6 +92,7 @@ class AtOnce:
         turns = activation.turns
         if turns.quick is not None or not self._places or (self._sought and grain in self._sought):
             return NOT_AT_ONCE
+        # Its caller may know another class of this kind: an interface.
         spec = method if kind is activation.kind else activation.kind.methods.get(method.name)
         if spec is None:
             return NOT_AT_ONCE
