@@ -116,13 +116,15 @@ class AtOnce:
             or self._clock() >= right.deadline
         ):
             return NOT_AT_ONCE
-        if kwargs:
+        is_plain = not kwargs
+        for arg in args:
+            if type(arg) not in SCALARS:
+                is_plain = False
+                break
+        if not is_plain:
             args, kwargs = self._codec.isolate_call(args, kwargs)
-        else:
-            for arg in args:
-                if type(arg) not in SCALARS:
-                    args, _ = self._codec.isolate_call(args, kwargs)
-                    break
+            if turns.quick is not None:  # code of the application was asked for what is in them
+                return NOT_AT_ONCE
         turn = QuickTurn(activation, now, spec, args, kwargs, timeout_s, outer, self._call_of)
         turns.quick = turn
         context, steps = self._new_context(), _steps(turn, spec.function, activation.instance, args)
