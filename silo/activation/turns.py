@@ -110,6 +110,11 @@ class TurnQueue(Generic[T]):
         return not self._running and not self._waiting
 
     @property
+    def is_free(self) -> bool:
+        """Whether a turn may be run without further words; see `quick`."""
+        return self.quick is None
+
+    @property
     def is_holding(self) -> bool:
         return self._holding
 

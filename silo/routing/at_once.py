@@ -13,7 +13,7 @@ import contextvars
 import types
 from collections.abc import Awaitable, Callable, Collection, Generator
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 from weakref import getweakrefcount
 
 from silo.activation.activation import Premises, State
@@ -32,8 +32,9 @@ from silo.wire.frames import Flag
 if TYPE_CHECKING:
     from silo.activation.catalog import Catalog
 
+F = TypeVar("F", bound=Callable[..., Generator[Any, Any, Any]])
 NOT_AT_ONCE: Final = Later(None)
-CoroutineType: Final = types.CoroutineType
+COROUTINE: Final[object] = types.CoroutineType
 
 
 class AtOnce:
@@ -123,7 +124,7 @@ class AtOnce:
                 break
         if not is_plain:
             args, kwargs = self._codec.isolate_call(args, kwargs)
-            if turns.quick is not None:  # code of the application was asked for what is in them
+            if not turns.is_free:  # code of the application was asked for what is in them
                 return NOT_AT_ONCE
         turn = QuickTurn(activation, now, spec, args, kwargs, timeout_s, outer, self._call_of)
         turns.quick = turn
@@ -203,7 +204,7 @@ class AtOnce:
     ) -> Later:
         """Have the turn go on in a task, and its caller wait."""
         call = self._counted(turn)
-        rest = turn.activation.turn(call, _resumed(turn, steps, waits_for))
+        rest = turn.activation.turn(call, cast("Awaitable[Any]", _resumed(turn, steps, waits_for)))
         carrier.carry_on(rest, context, rest.send(None))
         call.task = carrier.task
         if call.is_called_off:
@@ -227,18 +228,25 @@ class AtOnce:
         return turn.call
 
 
-@types.coroutine
+def _awaiting(steps: F) -> F:
+    """Let a generator await, and keep its type."""
+    return cast("F", types.coroutine(steps))
+
+
+@_awaiting
 def _steps(
     turn: QuickTurn, function: Callable[..., Awaitable[Any]], instance: object, args: tuple[Any, ...]
 ) -> Generator[Any, Any, None]:
     """What the grain does in this turn, which keeps the value. It returns none: that would be raised, at the cost of
     the whole rest."""
     current_turn.set(turn)
-    made = function(instance, *args, **turn.kwargs) if turn.kwargs else function(instance, *args)
-    turn.value = yield from (made if type(made) is CoroutineType else _awaited(made))
+    made: Any = function(instance, *args, **turn.kwargs) if turn.kwargs else function(instance, *args)
+    if type(made) is not COROUTINE:
+        made = cast("Any", _awaited(made))
+    turn.value = yield from made
 
 
-@types.coroutine
+@_awaiting
 def _resumed(turn: QuickTurn, steps: Generator[Any, Any, None], waits_for: object) -> Generator[Any, Any, Any]:
     """What awaits the rest of these steps, of which the first ended with waiting for this."""
     while True:
