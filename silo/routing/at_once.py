@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Generator[Any, Any, Any]])
 NOT_AT_ONCE: Final = Later(None)
-COROUTINE: Final[object] = types.CoroutineType
+COROUTINE: Any = types.CoroutineType  # else checkers would take whatever may be awaited for less than it is
 
 
 class AtOnce:
