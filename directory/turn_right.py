@@ -23,18 +23,23 @@ class LeasedRight:
     `deadline` alone crosses threads, as one assignment; everything else belongs to the event loop.
     """
 
-    __slots__ = ("_returned", "_why", "clock", "deadline", "leased_until")
+    __slots__ = ("_clock", "_returned", "_why", "deadline", "leased_until")
 
     def __init__(self, clock: Callable[[], float] = boot_clock) -> None:
-        self.clock = clock
+        self._clock = clock
         self.deadline = -math.inf
         self.leased_until = -math.inf
         """The part of it that a renewal has given."""
         self._why: str | None = None
         self._returned: asyncio.Future[None] | None = None
 
+    @property
+    def clock(self) -> Callable[[], float]:
+        """What tells the time that the deadline is in."""
+        return self._clock
+
     def is_held(self) -> bool:
-        return self.clock() < self.deadline
+        return self._clock() < self.deadline
 
     @property
     def is_resigned(self) -> bool:
@@ -47,11 +52,11 @@ class LeasedRight:
             raise SiloFenced(f"this silo may start no turns any more: {self._why}")
 
     async def unleased(self) -> None:
-        while (left_s := self.leased_until - self.clock()) > 0:  # noqa: ASYNC110 - time alone takes it away
+        while (left_s := self.leased_until - self._clock()) > 0:  # noqa: ASYNC110 - time alone takes it away
             await asyncio.sleep(left_s)
 
     def is_leased(self) -> bool:
-        return self.clock() < self.leased_until
+        return self._clock() < self.leased_until
 
     async def leased(self) -> None:
         while not self.is_leased():

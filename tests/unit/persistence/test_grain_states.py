@@ -450,9 +450,9 @@ class _Fenced:
 
     deadline = 0.0
 
-    @staticmethod
-    def clock() -> float:
-        return 1.0
+    @property
+    def clock(self) -> Callable[[], float]:
+        return lambda: 1.0
 
     def is_held(self) -> bool:
         return False
