@@ -17,8 +17,8 @@ from benchmarks.stage import BENCH, GATEWAY, OBSERVED, REDIS, Stage, grains_on
 
 LOCAL = "local.1"
 CHECKS_AT_A_TIME = 1_000
-NAMES = frozenset({"telemetry", "_telemetry"})
-"""Where parts keep what they report to."""
+NAMES = frozenset({"telemetry", "_telemetry", "at_once"})
+"""Where parts keep what they report to; and what runs calls at once, which is only there where nothing is reported."""
 GRAINS = 64
 SAMPLED = 0.1
 """How much of the traces is sampled in the rows that do not sample all."""

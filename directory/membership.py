@@ -298,8 +298,18 @@ class MembershipTable(Protocol):
 class TurnRight(Protocol):
     """The right to start turns: one number that the lease keeps up to date, one comparison to read it."""
 
+    @property
+    def clock(self) -> Callable[[], float]:
+        """What tells the time that the deadline is in."""
+        ...
+
+    @property
+    def deadline(self) -> float:
+        """When it ends, as of now."""
+        ...
+
     def is_held(self) -> bool:
-        """Whether this silo may start a turn, or let anything take effect, right now."""
+        """Whether this silo may start a turn, or let anything take effect, right now: the deadline has not come."""
         ...
 
     async def held(self) -> None:

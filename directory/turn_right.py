@@ -33,6 +33,11 @@ class LeasedRight:
         self._why: str | None = None
         self._returned: asyncio.Future[None] | None = None
 
+    @property
+    def clock(self) -> Callable[[], float]:
+        """What tells the time that the deadline is in."""
+        return self._clock
+
     def is_held(self) -> bool:
         return self._clock() < self.deadline
 

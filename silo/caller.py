@@ -17,7 +17,7 @@ from silo.home import Home
 from silo.kinds import GrainKind, OnBusy, kind_of
 from silo.messaging.permissions import CODEC_PLAIN
 from silo.migration.outcome import MigrationOutcome
-from silo.reference import CallOptions, make_reference
+from silo.reference import CallAtOnce, CallOptions, make_reference
 from silo.routing.book import CallBook
 from silo.routing.call import Call
 from silo.wire.frames import Flag
@@ -46,7 +46,6 @@ class Caller:
         name: who calls where no grain does: the client, or the silo itself.
         right: of a silo, which lets nothing take effect while it is fenced; None in a client.
         home: where a client may be used; None in a silo.
-        run_at_once: of a silo, which runs a call at once where it can; see `Router.run_at_once`.
     """
 
     def __init__(
@@ -60,24 +59,43 @@ class Caller:
         telemetry: Telemetry | None,
         move: Move,
         home: Home | None = None,
-        run_at_once: Callable[[Call], bool] | None = None,
     ) -> None:
         self.name = name
         self.move = move
         """Moves a grain: (grain, target, reason, force, on_busy)."""
-        self.closed = ""
-        """Why no calls can be made any more; empty while they can."""
+        self.at_once: CallAtOnce | None = None
+        """What runs calls at once that can be; None while there is nothing that may."""
+        self._at_once: CallAtOnce | None = None
+        self._closed = ""
         self._book = book
         self._ids = ids
         self._call_timeout_s = call_timeout_s
         self._right = right
         self._telemetry = telemetry
         self._home = home
-        self._run_at_once = run_at_once
         self._held_back = 0
         """How many calls wait until what is done here may take effect; those made later stand behind them."""
         self._turnstile = asyncio.Lock()
         """Lets those through one by one, in the order in which they came."""
+
+    @property
+    def closed(self) -> str:
+        """Why no calls can be made any more; empty while they can."""
+        return self._closed
+
+    @closed.setter
+    def closed(self, why: str) -> None:
+        self._closed = why
+        self._bar()
+
+    def run_at_once(self, at_once: CallAtOnce) -> None:
+        """In a silo: learn what runs the calls at once that can be."""
+        self._at_once = at_once
+        self._bar()
+
+    def _bar(self) -> None:
+        """Let calls be run at once, or not: those that cannot be made, or stand behind others, are not."""
+        self.at_once = None if self._closed or self._held_back else self._at_once
 
     def reference(self, kind: type[G], key: str) -> G:
         """A reference whose calls are made here; raises InvalidIdentity or InvalidGrain."""
@@ -110,8 +128,6 @@ class Caller:
         elif self.closed or method.one_way or self._held_back or not (self._right is None or self._right.is_held()):
             answer = self._send(call)
         elif not call.flags & Flag.INNER or not _in_hook():
-            if self._run_at_once is not None and self._run_at_once(call):
-                return self._book.answer_of(call)
             return self._book.begin(call)
         else:
             answer = self._book.wait_for(call)
@@ -179,6 +195,7 @@ class Caller:
         The lock is fair, so calls go on in the order in which they came here.
         """
         self._held_back += 1
+        self._bar()
         try:
             async with asyncio.timeout_at(call.deadline), self._turnstile:
                 await right.held()
@@ -187,6 +204,7 @@ class Caller:
             raise CallExpired(f"{call.grain}.{call.method}: {why}") from None
         finally:
             self._held_back -= 1
+            self._bar()
 
     async def control(self, grain: GrainId, verb: str, payload: bytes, timeout_s: float) -> Any:
         """A control call to the runtime at the grain's silo; activates nothing."""

@@ -15,29 +15,35 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from sys import getrefcount
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 from weakref import getweakrefcount
 
 from silo.tasks import cancelled
 
+current_tasks: Final[dict[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None] = (
+    vars(asyncio.tasks)["_current_tasks"] if sys.version_info < (3, 12) else None
+)
+"""Where Python 3.11 has the current task of each loop, for who cannot spare the time that a function takes."""
 if sys.version_info >= (3, 12):
-    from asyncio.tasks import _swap_current_task
+    from asyncio.tasks import _swap_current_task as swap_current_task
 else:
-    _current_tasks: Final[dict[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = vars(asyncio.tasks)["_current_tasks"]
 
-    def _swap_current_task(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
-        outer = _current_tasks.get(loop)
+    def swap_current_task(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
+        assert current_tasks is not None
+        outer = current_tasks.get(loop)
         if task is not None:
-            _current_tasks[loop] = task
+            current_tasks[loop] = task
         else:
-            del _current_tasks[loop]
+            del current_tasks[loop]
         return outer
 
 
 NESTED_MAX: Final = 8
 """How many first steps may be made within one another, as by grains that call each other; others wait for a pass."""
+OVER: Final = object()
+"""What a first step gives that was the last one as well."""
 
 
 class EagerTasks:
@@ -50,9 +56,9 @@ class EagerTasks:
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._ready: list[_Carrier] = []
+        self.places: list[Carrier | None] = [None] * NESTED_MAX
+        """The places for first steps that are free, each with what stands ready there, where that has been made."""
         self._running: set[asyncio.Task[Any]] = set()
-        self._nested = 0
 
     def __len__(self) -> int:
         """How many are not over."""
@@ -76,36 +82,54 @@ class EagerTasks:
         Returns:
             The task that carries the coroutine on, or begins it where too many are nested; None where it is over.
         """
-        ready, loop = self._ready, self._loop
-        carrier = ready.pop() if ready else _Carrier(loop, self._name, context, self._running)
-        task = carrier.task
-        if self._nested >= NESTED_MAX:
+        if not self.places:
+            carrier = self.new_carrier(context)
             carrier.begin(coroutine, context)
-            return task
-        outer = _swap_current_task(loop, task)
-        self._nested += 1
-        is_over = True
-        try:
-            yielded = context.run(coroutine.send, None)
-            is_over = False
-        except StopIteration:
+            return carrier.task
+        waits = self.begin(coroutine.__await__(), context)
+        if waits is OVER:
             return None
+        carrier, waits_for = cast("Waiting", waits)
+        carrier.carry_on(coroutine, context, waits_for)
+        return carrier.task
+
+    def begin(self, steps: Iterator[Any], context: contextvars.Context) -> object:
+        """Make the first step of what a coroutine is awaited by; only while a place is free.
+
+        By way of an iterator, since one that ends and returns nothing raises nothing.
+
+        Returns:
+            OVER, or a `Waiting`, of which the carrier is to carry it on.
+        """
+        carrier = self.places.pop() or self.new_carrier(context)
+        task = carrier.task
+        outer = swap_current_task(self._loop, task)
+        waits_for = OVER
+        try:
+            waits_for = context.run(next, steps, OVER)
         finally:
-            self._nested -= 1
-            _swap_current_task(loop, outer)
-            if is_over:
-                # Where nobody has cancelled the task, or kept hold of it, it is referred to as when it was new, and by
-                # a name here. Who has kept hold of it may cancel it yet, and would mean the coroutine that is over.
-                if (
-                    getrefcount(task) == carrier.references
-                    and getweakrefcount(task) == carrier.weak_references
-                    and not task.cancelling()
-                ):
-                    ready.append(carrier)
-                else:
-                    task.cancel()
-        carrier.carry_on(coroutine, context, yielded)
-        return task
+            swap_current_task(self._loop, outer)
+            # Where nobody has cancelled the task, or kept hold of it, it is referred to as when it was new, and by a
+            # name here. Who has kept hold of it may cancel it yet, and would mean the coroutine that is over.
+            if (
+                waits_for is OVER
+                and getrefcount(task) == carrier.references
+                and getweakrefcount(task) == carrier.weak_references
+                and not task.cancelling()
+            ):
+                self.places.append(carrier)
+            else:
+                self.free_place(task, waits_for)
+        return OVER if waits_for is OVER else (carrier, waits_for)
+
+    def free_place(self, task: asyncio.Task[None], waits_for: object) -> None:
+        """The task is no longer ready: it has something to carry on, or is not to be trusted with anything more."""
+        self.places.append(None)
+        if waits_for is OVER:
+            task.cancel()
+
+    def new_carrier(self, context: contextvars.Context) -> Carrier:
+        return Carrier(self._loop, self._name, context, self._running)
 
     def own(self, task: asyncio.Task[Any]) -> None:
         """Own a task that was begun elsewhere, until it ends."""
@@ -118,8 +142,8 @@ class EagerTasks:
         Args:
             timeout_s: None, to wait until all are over.
         """
-        tasks = self._running | {carrier.task for carrier in self._ready}
-        self._ready.clear()
+        tasks = self._running | {carrier.task for carrier in self.places if carrier is not None}
+        self.places[:] = [None] * len(self.places)
         if timeout_s is None:
             await cancelled(tasks)
             return 0
@@ -131,7 +155,7 @@ class EagerTasks:
         return len(left)
 
 
-class _Carrier(Coroutine[Any, Any, None]):
+class Carrier(Coroutine[Any, Any, None]):
     """What such a task runs: nothing while it stands ready, then the one coroutine that it was given."""
 
     __slots__ = (
@@ -231,6 +255,23 @@ class _Carrier(Coroutine[Any, Any, None]):
     @property
     def cr_await(self) -> Any:
         return getattr(self._coroutine, "cr_await", None)
+
+
+Waiting = tuple[Carrier, Any]
+"""What carries on a coroutine that has to wait, and what that waits for."""
+
+
+class Later:
+    """In place of a value: it is not there yet.
+
+    Args:
+        answer: what it can be awaited from; None where nothing has been done for it so far.
+    """
+
+    __slots__ = ("answer",)
+
+    def __init__(self, answer: Awaitable[Any] | None) -> None:
+        self.answer = answer
 
 
 class Ready:

@@ -11,8 +11,7 @@ from silo.directory.errors import Overloaded
 from silo.directory.membership import SiloStatus, View
 from silo.messaging.permissions import Role
 from silo.routing.book import CallBook, sink_of
-from silo.routing.call import Answer, Call, ValueCodec
-from silo.routing.router import HERE
+from silo.routing.call import HERE, Answer, Call, ValueCodec
 from silo.wire.frames import Cancel, Gateways, GoAway, Outcome, Reply, Request
 
 if TYPE_CHECKING:

@@ -160,7 +160,7 @@ def current_grain() -> Grain:
     Raises:
         OutsideGrain: no grain runs in this task.
     """
-    context = current_activation.get()
+    context = current_activation()
     if context is None:
         raise OutsideGrain("current_grain() was called where no grain runs")
     return bound(Grain(), context)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from silo.activation.turn_context import current_turn
 from silo.directory.addresses import GrainId, SiloAddress
 from silo.directory.errors import SiloError
 from silo.migration.outcome import MigrationOutcome
@@ -96,5 +97,14 @@ class GrainContext(Protocol):
         ...
 
 
-current_activation: ContextVar[GrainContext | None] = ContextVar("current_activation", default=None)
-"""The activation whose turn, hook or constructor runs in this task; None outside of grains."""
+being_built: ContextVar[GrainContext | None] = ContextVar("being_built", default=None)
+"""The activation whose grain's constructor runs in this task."""
+
+
+def current_activation() -> GrainContext | None:
+    """The activation whose turn, hook or constructor runs in this task; None outside of grains."""
+    built = being_built.get()
+    if built is not None:
+        return built
+    turn = current_turn.get()
+    return None if turn is None else turn.activation

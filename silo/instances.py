@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 from silo.grain import bound
-from silo.grain_context import GrainContext, current_activation
+from silo.grain_context import GrainContext, being_built
 from silo.kinds import GrainKind
 from silo.migration.participants import (
     GRAIN_PART,
@@ -30,11 +30,11 @@ def build_instance(kind: GrainKind, context: GrainContext) -> object:
     """A new instance that knows its activation before its `__init__` runs; raises what that raises."""
     cls: Any = kind.cls
     instance: Any = bound(cls.__new__(cls), context)
-    token = current_activation.set(context)
+    token = being_built.set(context)
     try:
         instance.__init__()
     finally:
-        current_activation.reset(token)
+        being_built.reset(token)
     return cast("object", instance)
 
 

@@ -36,7 +36,7 @@ async def migrate(
         NotExecuted, OutcomeUnknown: the order could not be given, or its outcome could not be heard.
     """
     grain = grain_id(reference)
-    target = getattr(reference, "_silo_target", None) if isinstance(reference, Reference) else None
+    target = reference._silo_way[0] if isinstance(reference, Reference) else None  # pyright: ignore[reportPrivateUsage] - a method of the grain may have any other name
     if not isinstance(target, Caller):
         raise ReferenceUnbound(f"{grain}: only a reference that a client or a silo has made can be moved by")
     return await target.move(grain, to, reason, force, on_busy)

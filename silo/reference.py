@@ -18,7 +18,7 @@ from silo.class_checks import (
 )
 from silo.directory.addresses import GrainId, SiloAddress, require_key
 from silo.directory.errors import NotExecuted
-from silo.eager import Ready
+from silo.eager import Later
 from silo.grain_context import GrainContext
 from silo.kinds import KIND, GrainKind, KindRegistry
 
@@ -50,8 +50,29 @@ class Abandonable(Protocol):
     def abandon(self) -> None: ...
 
 
+class CallAtOnce(Protocol):
+    """What makes a call that can be run at once, in its caller's own step; see `silo.routing.at_once`."""
+
+    def __call__(
+        self,
+        grain: GrainId,
+        kind: GrainKind,
+        method: MethodSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: CallOptions,
+    ) -> object:
+        """The value, raising what the call raises; or a `Later`, with the answer, or without where it is to be sent."""
+        ...
+
+
 class CallTarget(Protocol):
     """Where the calls of a reference go: a client, or an activation in its silo."""
+
+    @property
+    def at_once(self) -> CallAtOnce | None:
+        """What calls that are not one-way are tried with before they are sent; None for nothing."""
+        ...
 
     def call(
         self,
@@ -68,6 +89,8 @@ class CallTarget(Protocol):
 
 class Unbound:
     """The call target of references that nobody has bound."""
+
+    at_once = None
 
     def call(
         self,
@@ -95,17 +118,16 @@ class Reference:
     and stored.
     """
 
-    __slots__ = ("__weakref__", "_silo_id", "_silo_options", "_silo_target")
+    __slots__ = ("__weakref__", "_silo_id", "_silo_way")
     _silo_id: GrainId
-    _silo_target: CallTarget
-    _silo_options: CallOptions
+    _silo_way: tuple[CallTarget, GrainId, CallOptions]
+    """What each call goes by, together: each attribute takes time, in a class that says why one is missing."""
     _silo_kind: ClassVar[GrainKind | None] = None
 
     def __init__(self, grain: GrainId, target: CallTarget = UNBOUND, options: CallOptions = NO_OPTIONS) -> None:
         write = object.__setattr__
         write(self, "_silo_id", grain)
-        write(self, "_silo_target", target)
-        write(self, "_silo_options", options)
+        write(self, "_silo_way", (target, grain, options))
 
     @property
     def id(self) -> GrainId:
@@ -185,13 +207,15 @@ def with_timeout(reference: T, seconds: float | None) -> T:
     if seconds is not None:
         require_seconds(seconds, "with_timeout")
     own = _own(reference)
-    return cast("T", type(own)(own._silo_id, own._silo_target, CallOptions(seconds, own._silo_options.hint)))  # pyright: ignore[reportPrivateUsage] - this module's own class
+    target, grain, options = own._silo_way  # pyright: ignore[reportPrivateUsage] - this module's own class
+    return cast("T", type(own)(grain, target, CallOptions(seconds, options.hint)))
 
 
 def with_hint(reference: T, silo: str | SiloAddress) -> T:
     """The same grain; if a call has to activate it, then rather on this silo. A hint: placement has the last word."""
     own = _own(reference)
-    return cast("T", type(own)(own._silo_id, own._silo_target, CallOptions(own._silo_options.timeout_s, silo)))  # pyright: ignore[reportPrivateUsage] - this module's own class
+    target, grain, options = own._silo_way  # pyright: ignore[reportPrivateUsage] - this module's own class
+    return cast("T", type(own)(grain, target, CallOptions(options.timeout_s, silo)))
 
 
 def require_seconds(seconds: float, where: str) -> None:
@@ -220,14 +244,21 @@ def reference_type(kind: GrainKind) -> type[Reference]:
 
 
 def _method(kind: GrainKind, spec: MethodSpec) -> Callable[..., Any]:
-    low, high = spec.positional_min, spec.positional_max
+    low, high, one_way = spec.positional_min, spec.positional_max, spec.one_way
 
     async def call(self: Reference, *args: Any, **kwargs: Any) -> Any:
         if kwargs or not low <= len(args) <= high:
             spec.check(args, kwargs)
-        answer = self._silo_target.call(self._silo_id, kind, spec, args, kwargs, self._silo_options)  # pyright: ignore[reportPrivateUsage] - becomes a method
-        if type(answer) is Ready:
-            return answer.value
+        target, grain, options = self._silo_way  # pyright: ignore[reportPrivateUsage] - becomes a method
+        answer: Awaitable[Any] | None = None
+        at_once = target.at_once
+        if at_once is not None and not one_way:
+            value = at_once(grain, kind, spec, args, kwargs, options)
+            if type(value) is not Later:
+                return value
+            answer = value.answer
+        if answer is None:
+            answer = target.call(grain, kind, spec, args, kwargs, options)
         try:
             return await answer
         except asyncio.CancelledError:

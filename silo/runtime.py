@@ -53,6 +53,7 @@ from silo.placement.decision import Placement
 from silo.reassertion import Reassertion
 from silo.reference import Reference, grain_id, reference_binder
 from silo.reporting import Reporter
+from silo.routing.at_once import AtOnce
 from silo.routing.book import CallBook
 from silo.routing.limits import VERDICT_GRACE_S, RoutingLimits
 from silo.routing.router import Router
@@ -392,38 +393,46 @@ class Runtime:
             right=right,
             telemetry=self._telemetry,
             move=self.migrate,
-            run_at_once=self.router.run_at_once,
         )
         self._bind = reference_binder(self.kinds, self.caller)
         self.gateway = Gateway(self.book, ids, self.links, self.codec, self.cache)
         self.storage = self._storage_parts(right)
-        self.catalog.open(
-            Premises(
-                self.codec,
-                right,
-                ActivationLimits(
-                    queues.queue_calls_max,
-                    queues.queue_bytes_max,
-                    activation.activation_timeout_s,
-                    activation.deactivation_timeout_s,
-                    activation.activate_tries_max,
-                ),
-                self.name,
-                self.router.route_all,
-                self.router.on_forwarded_start,
-                self.caller.reference,
-                self.moves.begin,
-                lambda activation: self.catalog.begin_deactivation(activation, _wish(activation)),
-                self._telemetry,
-                self.storage,
-                new_call_id=ids,
-                chronicle=self.chronicle,
-                forwarded=self.router.forwarded,
-                hasten=self.catalog.places.hasten,
-                lend_place=self.catalog.places.lend,
-                take_place_back=self.catalog.places.take_back,
-            )
+        premises = Premises(
+            self.codec,
+            right,
+            ActivationLimits(
+                queues.queue_calls_max,
+                queues.queue_bytes_max,
+                activation.activation_timeout_s,
+                activation.deactivation_timeout_s,
+                activation.activate_tries_max,
+            ),
+            self.name,
+            self.router.route_all,
+            self.router.on_forwarded_start,
+            self.caller.reference,
+            self.moves.begin,
+            lambda activation: self.catalog.begin_deactivation(activation, _wish(activation)),
+            self._telemetry,
+            self.storage,
+            new_call_id=ids,
+            chronicle=self.chronicle,
+            forwarded=self.router.forwarded,
+            hasten=self.catalog.places.hasten,
+            lend_place=self.catalog.places.lend,
+            take_place_back=self.catalog.places.take_back,
         )
+        self.catalog.open(premises)
+        if self._telemetry is None:
+            at_once = AtOnce(
+                premises,
+                self.catalog,
+                self.book,
+                name=self.caller.name,
+                call_timeout_s=settings.calls.call_timeout_s,
+                sought=self.router.sought,
+            )
+            self.caller.run_at_once(at_once.call)
         self.placement.attach(self.loads)
         self.sweeper = Sweeper(self.me, self.directory, self.registrar, self.membership)
         self.reporter = Reporter(

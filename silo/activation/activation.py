@@ -35,7 +35,6 @@ from silo.directory.errors import (
 )
 from silo.directory.membership import TurnRight
 from silo.eager import EagerTasks
-from silo.grain_context import current_activation
 from silo.grain_records import Fate
 from silo.kinds import GrainKind, OnBusy
 from silo.logs import get_logger
@@ -270,37 +269,45 @@ class Activation:
         if call.flags & Flag.FORWARDED:
             call.flags &= ~Flag.FORWARDED
             premises.on_forwarded_start(call)
-        premises.running.start(self._turn(call), premises.base_context.copy())
+        premises.running.start(self.turn(call), premises.base_context.copy())
 
     def _start_all(self, calls: Iterable[Call]) -> None:
         for call in calls:
             self._start(call)
 
-    async def _turn(self, call: Call) -> None:
-        """Run a turn to its end, whatever that is: in one coroutine, since to make and to step each takes time."""
+    async def turn(self, call: Call, begun: Awaitable[Any] | None = None) -> None:
+        """Run a turn to its end, whatever that is: in one coroutine, since to make and to step each takes time.
+
+        Args:
+            begun: the rest of what the grain does, where that was begun already.
+        """
         premises = self._premises
         right = premises.right
         call.task = asyncio.current_task(premises.loop)
         answer: Answer | None = None
         started = 0.0
         try:
-            if not right.is_held():
+            if begun is None and not right.is_held():
                 await right.held()
             started = premises.loop.time()
             deadline = call.deadline
-            if call.cancelled or call.interrupted or call.left_behind or (deadline is not None and started >= deadline):
+            if begun is None and (
+                call.cancelled or call.interrupted or call.left_behind or (deadline is not None and started >= deadline)
+            ):
                 answer = self._refused_at_start(call)
-            elif (refusal := self._read_arguments(call)) is not None:
+            elif begun is None and (refusal := self._read_arguments(call)) is not None:
                 answer = refusal
             else:
-                current_turn.set(TurnContext(self, call, deadline))
-                current_activation.set(self)
+                if begun is None:
+                    current_turn.set(TurnContext(self, call, deadline))
                 args, kwargs, spec = call.args, call.kwargs, call.spec
                 assert args is not None
                 assert spec is not None
                 telemetry = premises.telemetry
                 try:
-                    if telemetry is not None:
+                    if begun is not None:
+                        value = await begun
+                    elif telemetry is not None:
                         with telemetry.turn(self, call):
                             value = await spec.function(self.instance, *args, **(kwargs or {}))
                     elif kwargs:
@@ -613,7 +620,6 @@ class Activation:
     def _enter(self, deadline: float | None, awaited_by: Call | None = None) -> None:
         """From here on, in this context, code acts for this activation beside any turn; `_run` does so for a turn."""
         current_turn.set(TurnContext(self, None, deadline, awaited_by))
-        current_activation.set(self)
         if self._premises.telemetry is not None:
             self._premises.telemetry.enter_hook(self)
 

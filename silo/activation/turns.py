@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Iterator
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
 
 class Admission(enum.Enum):
@@ -49,8 +49,28 @@ class Turn(Protocol):
 
 
 T = TypeVar("T", bound=Turn)
+T_co = TypeVar("T_co", bound=Turn, covariant=True)
+
+
+class Quick(Protocol[T_co]):
+    """A turn that is most likely over before anybody asks for it."""
+
+    @property
+    def call(self) -> T_co:
+        """What admission knows of it; made when it is first asked for."""
+        ...
+
 
 Reentrancy = bool | Literal["call_chain"]
+
+
+class NotFree(enum.Enum):
+    """In place of a quick turn: something runs, waits, or is held back."""
+
+    NOT_FREE = "not free"
+
+
+NOT_FREE: Final = NotFree.NOT_FREE
 
 
 class TurnQueue(Generic[T]):
@@ -61,9 +81,10 @@ class TurnQueue(Generic[T]):
     """
 
     __slots__ = (
+        "_counted",
         "_holding",
-        "_running",
         "_waiting",
+        "quick",
         "reentrant",
         "waiting_bytes",
         "waiting_bytes_max",
@@ -75,7 +96,11 @@ class TurnQueue(Generic[T]):
         self.waiting_max = waiting_max
         self.waiting_bytes_max = waiting_bytes_max
         self.waiting_bytes = 0
-        self._running: dict[int, T] = {}
+        self._counted: dict[int, T] = {}
+        """Those that run and are known by number: all but a quick one."""
+        self.quick: Quick[T] | NotFree | None = NOT_FREE
+        """None while nothing runs, waits or is held back. Whoever finds it so may have one turn run without further
+        words: it stands here until it is over, or somebody asks what runs."""
         self._waiting: deque[T] | None = None  # made when first needed: an idle activation stays small
         self._holding = True
 
@@ -85,8 +110,27 @@ class TurnQueue(Generic[T]):
         return not self._running and not self._waiting
 
     @property
+    def is_free(self) -> bool:
+        """Whether a turn may be run without further words; see `quick`."""
+        return self.quick is None
+
+    @property
     def is_holding(self) -> bool:
         return self._holding
+
+    @property
+    def _running(self) -> dict[int, T]:
+        """All that run: a quick one is, from here on, one like the others."""
+        quick = self.quick
+        if quick is not None and quick is not NOT_FREE:
+            self.quick = NOT_FREE
+            turn = quick.call
+            self._counted[turn.id] = turn
+        return self._counted
+
+    def recount(self) -> None:
+        """The quick turn, if there is one, is no longer quick."""
+        self._running  # noqa: B018
 
     @property
     def running(self) -> tuple[T, ...]:
@@ -110,22 +154,23 @@ class TurnQueue(Generic[T]):
         Args:
             forced: it was admitted elsewhere already, so the bounds do not refuse it.
         """
-        path = turn.path
-        if not path and not self._running and not self._waiting and not self._holding:  # as for most
-            self._running[turn.id] = turn
+        path, running = turn.path, self._running
+        self.quick = NOT_FREE
+        if not path and not running and not self._waiting and not self._holding:  # as for most
+            running[turn.id] = turn
             return Admission.START
-        if path and any(call in self._running for _, call in path):
+        if path and any(call in running for _, call in path):
             if not self.reentrant and not self._fits(turn):
                 return Admission.CYCLE
-            self._running[turn.id] = turn
+            running[turn.id] = turn
             return Admission.START
         if path and self._holding and self._waits_for_itself(turn):
             return Admission.CYCLE
         if not self._holding and not self._waiting and self._fits(turn):
-            self._running[turn.id] = turn
+            running[turn.id] = turn
             return Admission.START
         if not self._holding and turn.always_interleave:
-            self._running[turn.id] = turn
+            running[turn.id] = turn
             return Admission.START
         if self._waiting is None:
             self._waiting = deque()
@@ -142,17 +187,20 @@ class TurnQueue(Generic[T]):
         """Have a call run now, where nothing runs, waits or is held back; else False, with nothing done."""
         if self._running or self._waiting or self._holding:
             return False
-        self._running[turn.id] = turn
+        self.quick = NOT_FREE
+        self._counted[turn.id] = turn
         return True
 
     def end(self, turn: T) -> Iterator[T] | tuple[T, ...]:
         """A turn has ended; yields those that start now, each counted as running before it is yielded."""
-        running = self._running
+        running = self._counted
         running.pop(turn.id, None)
         if self._waiting:
             return self.startable()
         if not running:
             running.clear()  # an empty dict keeps the table that it once needed: a tenth of what an idle grain takes
+            if not self._holding and self.quick is NOT_FREE:
+                self.quick = None
         return ()
 
     def discard(self, turn: T) -> bool:
@@ -169,6 +217,8 @@ class TurnQueue(Generic[T]):
 
     def hold(self) -> None:
         """Start nothing new, but what a running turn waits for."""
+        self.recount()
+        self.quick = NOT_FREE
         self._holding = True
 
     def release(self) -> Iterator[T]:
@@ -188,14 +238,16 @@ class TurnQueue(Generic[T]):
         while self._waiting and not self._holding and self._fits(self._waiting[0]):
             turn = self._waiting.popleft()
             self.waiting_bytes -= turn.size
-            self._running[turn.id] = turn
+            self._counted[turn.id] = turn
             yield turn
         self._forget_if_empty()
 
     def _forget_if_empty(self) -> None:
         """An empty queue takes as much as all else of an idle activation: it goes, and is made anew when needed."""
-        if self._waiting is not None and not self._waiting:
+        if not self._waiting:
             self._waiting = None
+            if not self._counted and not self._holding and self.quick is NOT_FREE:
+                self.quick = None
 
     def _waits_for_itself(self, turn: T) -> bool:
         """Whether the grain's own start led to it: a call that waits here for that start is on its path."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from silo.messaging.session import Outgoing
     from silo.routing.book import CallBook
     from silo.routing.lanes import Lane
+
+
+HERE: Final = "here"
+"""The target of a call whose grain is in its caller's silo."""
 
 
 class ValueCodec(Protocol):
@@ -217,14 +221,7 @@ class Call(msgspec.Struct, eq=False):
 
     def measure(self) -> int:
         """Reckon its size: the bytes of its payload, or of the outermost objects where there is none yet."""
-        if self.encoded is not None:
-            size = len(self.encoded)
-        else:
-            size = 0
-            for arg in self.args or ():
-                size += getsizeof(arg)
-            if self.kwargs:
-                size += sum(map(getsizeof, self.kwargs.values()))
+        size = len(self.encoded) if self.encoded is not None else size_of(self.args or (), self.kwargs)
         self.size = size
         return size
 
@@ -278,6 +275,16 @@ class Call(msgspec.Struct, eq=False):
         """The error for a call that may be running at this peer; it says who waits for whom."""
         waiting = " <- ".join((f"{self.grain}.{self.method}", *(f"{grain}" for grain, _ in reversed(self.path))))
         return CallTimeout(f"{self.grain}.{self.method}: no answer from {peer} within the deadline; waiting: {waiting}")
+
+
+def size_of(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> int:
+    """What arguments count as while they are no payload: the bytes of the outermost objects."""
+    size = 0
+    for arg in args:
+        size += getsizeof(arg)
+    if kwargs:
+        size += sum(map(getsizeof, kwargs.values()))
+    return size
 
 
 def keep(call: Call, answer: Answer) -> None:

@@ -7,7 +7,7 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from silo.directory.addresses import GrainId
@@ -45,6 +45,8 @@ class Lanes:
         self._reroute = reroute
         self._held_max = held_max
         self._lanes: dict[tuple[str, GrainId], Lane] = {}
+        self.out: Mapping[tuple[str, GrainId], Lane] = self._lanes
+        """The lanes on which calls are out, or held: by caller and grain."""
 
     def __len__(self) -> int:
         return len(self._lanes)
@@ -74,10 +76,6 @@ class Lanes:
         lane.out += 1
         call.lane = lane
         return True
-
-    def has(self, call: Call) -> bool:
-        """Whether calls of the same caller to the same grain are out, or held."""
-        return bool(self._lanes) and (call.caller, call.grain) in self._lanes
 
     def road_of(self, call: Call) -> str | None:
         """The target of those calls of the same caller to the same grain that are out; None where none is."""

@@ -172,6 +172,8 @@ class Resolver:
         self._learn = learn
         self._depart = depart
         self._sought: dict[GrainId, Sought] = {}
+        self.sought = self._sought.keys()
+        """The grains of which calls wait here."""
         self.is_resolving = self._sought.__contains__
         """Whether calls for this grain wait here until it is found or placed."""
         self._loop = asyncio.get_running_loop()

@@ -29,7 +29,7 @@ from silo.logs import get_logger
 from silo.placement.decision import Placement
 from silo.routing.arrivals import Arrivals
 from silo.routing.book import CallBook
-from silo.routing.call import Answer, Call, ValueCodec, keep
+from silo.routing.call import HERE, Answer, Call, ValueCodec, keep
 from silo.routing.claims import Claims
 from silo.routing.comebacks import TRIES_AT_ONCE, Comebacks
 from silo.routing.forwarded_calls import ForwardedCalls, Key
@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from silo.telemetry import Telemetry
 
 log = get_logger(__name__)
-
-HERE = "here"
 
 
 class LoadBook(Protocol):
@@ -154,6 +152,8 @@ class Router:
             learn=cache.learn,
             depart=self._depart,
         )
+        self.sought = self._resolver.sought
+        """The grains of which that is so."""
         self.is_resolving = self._resolver.is_resolving
         """Whether calls wait until a grain is found or placed."""
         lives.on_settled = lambda: self._resolver.on_chance(Chance.DIRECTORY_SETTLED)
@@ -247,31 +247,6 @@ class Router:
                 return
             call.target = HERE
         activation.admit(call, forced=call.hops > 0 or call.tries > 0)
-
-    def run_at_once(self, call: Call) -> bool:
-        """Run a call that is made here in the caller's own pass of the loop, where its grain is here and has nothing
-        else to do; False where that cannot be, and the call has to be placed.
-
-        If the turn is over by then, the call has kept its answer. Only one that has to wait goes into the book.
-        """
-        grain = call.grain
-        activation = self._catalog.get(grain)
-        book = self.book
-        if (
-            activation is None
-            or self.is_resolving(grain)
-            or book.lanes.has(call)
-            or not book.has_room_for(call)
-            or not activation.begin(call)
-        ):
-            return False
-        call.target = HERE
-        call.book = book
-        call.on_answer = keep
-        activation.run_begun(call)
-        if call.kept is None:
-            book.adopt(call)
-        return True
 
     def on_forwarded_start(self, call: Call) -> None:
         """A turn of a call that was forwarded starts: later calls of its caller need not wait for it any more.
@@ -442,8 +417,8 @@ class Router:
         self.route(call)
 
     def _run_arrived(self, call: Call) -> bool:
-        """Run another silo's call at once where that can be, as `run_at_once` does; only one that has to wait counts
-        among those that are here."""
+        """Run another silo's call at once where that can be, as `AtOnce` does those made here; only one that has to
+        wait counts among those that are here."""
         activation = self._catalog.get(call.grain)
         if (
             activation is None

@@ -49,6 +49,8 @@ class RecordingTarget:
         move_during: likewise, while the call is out, or right after it.
     """
 
+    at_once = None
+
     def __init__(
         self,
         inner: CallTarget,

@@ -96,7 +96,7 @@ class Census(Grain):
 
     @read_only
     async def take(self) -> SiloCensus:
-        context: Any = current_activation.get()
+        context: Any = current_activation()
         here = context.entry.silo
         gc.collect()
         catalogs = [each for each in gc.get_objects() if isinstance(each, Catalog)]

@@ -50,7 +50,7 @@ class WitnessedGrain(Grain):
         self._incarnation = ""
 
     async def on_activate(self, reason: ActivationReason) -> None:
-        activation: Any = current_activation.get()
+        activation: Any = current_activation()
         self._activation = activation.activation_id
         self._incarnation = str(activation.entry.silo)
         self._tell(What.OPENED, value=self.count, because=reason.value)

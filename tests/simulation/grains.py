@@ -103,7 +103,7 @@ class WitnessedGrain(Grain):
         self._silo = ""  # the incarnation; known once the entry is
 
     async def on_activate(self, reason: ActivationReason) -> None:
-        activation: Any = current_activation.get()
+        activation: Any = current_activation()
         self._silo = str(activation.entry.silo)
         self._witness(
             What.OPENED,

@@ -448,6 +448,12 @@ async def test_a_fenced_silo_writes_nothing_until_its_lease_is_renewed(scene: Sc
 class _Fenced:
     """A right that does not come back."""
 
+    deadline = 0.0
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        return lambda: 1.0
+
     def is_held(self) -> bool:
         return False
 

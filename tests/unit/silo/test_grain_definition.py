@@ -383,7 +383,7 @@ def test_a_grain_reaches_its_activation_from_its_constructor_on() -> None:
     made.migrate(to="silo-2")
     made.deactivate()
     assert context.asked == [("move", "silo-2", "self", False, None), "deactivate"]
-    assert current_activation.get() is None
+    assert current_activation() is None
 
 
 def test_a_class_without_the_base_asks_for_the_current_grain() -> None:

@@ -48,6 +48,8 @@ class Counter(Grain):
 class Recorder:
     """A call target that answers with what it was asked."""
 
+    at_once = None
+
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
