@@ -102,7 +102,7 @@ async def measure() -> dict[str, Any]:
         ProcessCluster([marked.__name__], redis=server.url, cluster=CLUSTER, environment={"PYTHONPATH": path}) as there,
     ):
         await there.start(GATEWAY)
-        silo = Silo(marked.Marked, settings=SiloSettings(cluster=CLUSTER, redis=server.url, name=BENCH))
+        silo = Silo(marked.Marked, settings=SiloSettings(cluster=CLUSTER, redis=server.url, name=BENCH, bootstrap=True))
         await silo.start()
         try:
             return await _measure(silo)

@@ -212,7 +212,7 @@ class Stage:
     async def silo(self) -> Silo:
         """The silo in this process: no gateway, so that clients go through GATEWAY."""
         if self._silo is None:
-            settings = SiloSettings(cluster=CLUSTER, redis=self._redis_url(), name=BENCH, gateway=False)
+            settings = SiloSettings(cluster=CLUSTER, redis=self._redis_url(), name=BENCH, gateway=False, bootstrap=True)
             silo = Silo(*_kinds(), settings=settings)
             await silo.start()
             self._parts.push_async_callback(silo.kill)  # its grains need not move on
@@ -229,7 +229,7 @@ class Stage:
             from benchmarks.observing import observer
 
             name = f"{BENCH}-observed-{len(self._observed)}"
-            settings = SiloSettings(cluster=CLUSTER, redis=self._redis_url(), name=name, gateway=False)
+            settings = SiloSettings(cluster=CLUSTER, redis=self._redis_url(), name=name, gateway=False, bootstrap=True)
             telemetry, stop = observer(self._collector, ratio)
             silo = Silo(*_kinds(), settings=settings, telemetry=telemetry)
             await silo.start()

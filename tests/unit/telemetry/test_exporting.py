@@ -112,7 +112,17 @@ async def exporting_silo(
         "OTEL_TRACES_EXPORTER": "console",
         "OTEL_METRICS_EXPORTER": "console",
     }
-    command = ["run", "exported_application", "--cluster", cluster_name, "--redis", redis_url, "--name", "exporting"]
+    command = [
+        "run",
+        "exported_application",
+        "--cluster",
+        cluster_name,
+        "--redis",
+        redis_url,
+        "--name",
+        "exporting",
+        "--bootstrap",
+    ]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "silo", *command, "--otel", stdout=asyncio.subprocess.PIPE, env=environment, cwd=tmp_path
     )
