@@ -127,7 +127,9 @@ class Fleet:
         self._numbers = count()
         self._due: list[_Due] = []
         self.silos = [
-            SimulatedSilo(SiloAddress(f"silo-{number}:{PORT}", 1), settings, random.Random(f"{seed} {number}"), capacity)
+            SimulatedSilo(
+                SiloAddress(f"silo-{number}:{PORT}", 1), settings, random.Random(f"{seed} {number}"), capacity
+            )
             for number, capacity in enumerate(capacities)
         ]
         self.by_address = {silo.address: silo for silo in self.silos}

@@ -7,6 +7,7 @@ there already. Leaves then follow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,8 +21,10 @@ LEAF_SHARE = 0.5
 """A grain is a leaf if one peer carries this part of its traffic."""
 HOME_BONUS = 1.05
 """Another place is better for a hub if it is so by this factor."""
-HUB_GAIN_SHARE_MIN = 0.05
+HUB_GAIN_SHARE_MIN = 0.2
 """A hub moves for no less than this part of its traffic."""
+SURE_AT = 3.5
+"""A gain counts from so many of its standard errors on: what is a matter of chance moves nothing."""
 ROOM_LOSS_SHARE_MAX = 0.15
 """A hub moves to where there is room at a loss of this part of its traffic, at most."""
 ROOM_COSTS = 4.0
@@ -65,6 +68,21 @@ class Choice(NamedTuple):
     """Messages that the move costs."""
 
 
+def uncertainty(ties: Sequence[Tie], places: Places, target: SiloAddress, settings: RepartitioningSettings) -> float:
+    """The standard error of the gain of a move, in messages per second.
+
+    A rate that fades with the constant k, and was observed for the time t, has the variance of so many events in a
+    window of 2/k tanh(kt/2) seconds; where one in n is observed, n times as much.
+    """
+    fading = math.log(2) / settings.half_life_s
+    variance = 0.0
+    for tie in ties:
+        if places.where(tie) in (places.me, target):
+            window = 2 / fading * math.tanh(fading * max(settings.age_min_s, tie.age_s) / 2)
+            variance += tie.rate / window * (settings.local_every if tie.silo == places.me else 1)
+    return math.sqrt(variance)
+
+
 Cost = Callable[[], float | None]
 """What moving the grain costs, in messages; None where it is to stay. Asked only where there is a better place."""
 
@@ -88,6 +106,9 @@ def choose_for_leaf(
     ties: Sequence[Tie], places: Places, settings: RepartitioningSettings, cost_of: Cost
 ) -> Choice | None:
     """The silo with which it has most to do, if the move earns its cost."""
+    heaviest = max(ties, key=lambda tie: tie.rate)
+    if heaviest.age_s < settings.follow_after_s:
+        return None  # a hub that is new has not found its own place yet
     affinity = affinities(ties, places)
     here = affinity[places.me]
     best = max(
@@ -96,7 +117,9 @@ def choose_for_leaf(
     if best == places.me or (cost := cost_of()) is None:
         return None
     gain = affinity[best] - here
-    return Choice(best, Why.LEAF, gain, cost) if gain * settings.horizon_s > cost else None
+    if gain * settings.horizon_s > cost and gain > SURE_AT * uncertainty(ties, places, best, settings):
+        return Choice(best, Why.LEAF, gain, cost)
+    return None
 
 
 def choose_for_hub(
@@ -126,7 +149,8 @@ def choose_for_hub(
         return None
     gain = affinity[best] - affinity[me]
     traffic = sum(affinity.values())
-    if gain * settings.horizon_s > cost and gain > HUB_GAIN_SHARE_MIN * traffic:
+    least = max(HUB_GAIN_SHARE_MIN * traffic, SURE_AT * uncertainty(ties, places, best, settings))
+    if gain * settings.horizon_s > cost and gain > least:
         return Choice(best, Why.HUB, gain, cost)
     is_worth_it = traffic * settings.horizon_s > ROOM_COSTS * cost
     if may_make_room and is_worth_it and not fits(me) and gain >= -ROOM_LOSS_SHARE_MAX * traffic:

@@ -290,7 +290,7 @@ class Exchange:
     def _cost_of(self, grain: GrainId) -> float | None:
         """What moving the grain costs, in messages; None where it is to stay."""
         factor = self._residents.cost_of(grain)
-        return None if factor is None else self._settings.move_cost * factor
+        return None if factor is None else self._settings.move_cost * factor * self.book.cost_factor(grain)
 
     def _may_leave(self, count: int = 0) -> bool:
         """Whether this silo has grains to give, with so many on their way."""

@@ -71,7 +71,8 @@ class HubFirst(Exchange):
         self._take_stock()
         orders = self._grant_waiting(now)
         if now >= self._round_at:
-            self._round_at = max(now, self._round_at + self._settings.period_s)
+            later = self._round_at + self._settings.period_s
+            self._round_at = later if later > now else now + self._settings.period_s  # after a quiet time
             self._leaves_at = now + self._settings.leaf_delay_s
             orders += self._begin(now)
         elif self._leaves_at is not None and now >= self._leaves_at:
@@ -128,7 +129,13 @@ class HubFirst(Exchange):
 
     def _wanted(self, grain: GrainId, places: Places, now: float, phase: Why) -> tuple[Choice, list[Tie]] | None:
         """Where the grain would rather be, and by which ties."""
-        ties = [] if grain in self._leaving else self.table.ties(grain)
+        if grain in self._leaving:
+            return None
+        if not self.table.is_crowded(grain):
+            self.book.compare(grain, self.table.peers(grain))
+        if not self.book.may_move(grain, now):
+            return None
+        ties = self.table.ties(grain)
         if not ties:
             return None
         if is_leaf(ties) != (phase is Why.LEAF):
@@ -136,10 +143,6 @@ class HubFirst(Exchange):
                 self._leaves.append(grain)
             else:
                 self.table.soil(grain)
-            return None
-        if not self.table.is_crowded(grain):
-            self.book.compare(grain, self.table.peers(grain))
-        if not self.book.may_move(grain, now):
             return None
         cost_of = partial(self._cost_of, grain)
         if phase is Why.LEAF:

@@ -40,6 +40,8 @@ class Tie(NamedTuple):
     peer: GrainId
     silo: SiloAddress
     rate: float
+    age_s: float = 0.0
+    """How long they have known each other."""
 
 
 class _Peer:
@@ -135,15 +137,18 @@ class NeighbourTable:
                 known.silo = self._me
 
     def _meet(self, row: _Row, peer: GrainId, silo: SiloAddress, weight: float, count: int) -> None:
-        if len(row.peers) >= self._peers_max:
-            row.is_crowded = True
-            if self._rng.random() * (row.floor + weight) > weight:
-                return
-            lightest = min(row.peers, key=lambda each: row.peers[each].mass)
-            del row.peers[lightest]
-            row.floor = min((each.mass for each in row.peers.values()), default=0.0)
-        row.floor = min(row.floor, weight) if row.peers else weight
-        row.peers[peer] = _Peer(silo, weight, self._now, count)
+        if len(row.peers) < self._peers_max:
+            row.floor = min(row.floor, weight) if row.peers else weight
+            row.peers[peer] = _Peer(silo, weight, self._now, count)
+            return
+        row.is_crowded = True
+        if self._rng.random() * (row.floor + weight) > weight:
+            return
+        # It takes over what the lightest has, which on average makes up for the messages that were passed over.
+        lightest = min(row.peers, key=lambda each: row.peers[each].mass)
+        known = row.peers.pop(lightest)
+        row.peers[peer] = _Peer(silo, known.mass + weight, known.since, known.count + count)
+        row.floor = min(each.mass for each in row.peers.values())
 
     def _admit(self, grain: GrainId) -> _Row:
         if len(self._rows) >= self._grains_max:
@@ -206,7 +211,7 @@ class NeighbourTable:
         if row is None:
             return []
         return [
-            Tie(peer, known.silo, self._rate(known.mass, known.since))
+            Tie(peer, known.silo, self._rate(known.mass, known.since), self._now - known.since)
             for peer, known in row.peers.items()
             if known.count >= self._observations_min
         ]

@@ -50,6 +50,11 @@ class MoveBook:
         dwell = self._settings.dwell_s * 2.0 ** min(DOUBLINGS_MAX, max(0, record.moves - FREE_MOVES))
         return now - record.at >= dwell and (record.before is None or now - record.before >= self._settings.cooldown_s)
 
+    def cost_factor(self, grain: GrainId) -> float:
+        """What the next move has to earn, in costs of a move: twice as much with each move from the third on."""
+        record = self._records.get(grain)
+        return 1.0 if record is None else 2.0 ** min(DOUBLINGS_MAX, max(0, record.moves - FREE_MOVES + 1))
+
     def may_make_room(self, grain: GrainId) -> bool:
         record = self._records.get(grain)
         return record is None or record.room_moves < self._settings.room_moves_max

@@ -27,6 +27,7 @@ class RepartitioningSettings:
         strategy: how silos agree; off unless it is asked for.
         period_s: how often a silo looks for grains to move.
         leaf_delay_s: how long after the hubs the grains that follow them are looked at.
+        follow_after_s: a leaf follows a hub that it has known for so long: the hub is to find its own place first.
         half_life_s: after this time an observed message counts half.
         age_min_s: a peer that was met later than this ago counts as if it had been met then: a first burst is no rate.
         grains_max: of how many grains a silo keeps peers.
@@ -55,6 +56,7 @@ class RepartitioningSettings:
     strategy: Strategy = Strategy.OFF
     period_s: float = 10.0
     leaf_delay_s: float = 2.0
+    follow_after_s: float = 10.0
     half_life_s: float = 60.0
     age_min_s: float = 10.0
     grains_max: int = 20_000
@@ -63,8 +65,8 @@ class RepartitioningSettings:
     observations_min: int = 3
     cap_slack: float = 0.05
     floor_slack: float = 0.10
-    load_slack: float = 0.10
-    shed_above: float = 0.20
+    load_slack: float = 0.20
+    shed_above: float = 0.25
     move_cost: float = 40.0
     horizon_s: float = 120.0
     dwell_s: float = 30.0
@@ -105,9 +107,7 @@ class RepartitioningSettings:
             if not getattr(self, name) >= 0:
                 raise InvalidSettings(f"{name} is at least 0, not {getattr(self, name)}")
         if not 0 < self.leaf_delay_s < self.period_s:
-            raise InvalidSettings(
-                f"leaf_delay_s is between 0 and period_s ({self.period_s}), not {self.leaf_delay_s}"
-            )
+            raise InvalidSettings(f"leaf_delay_s is between 0 and period_s ({self.period_s}), not {self.leaf_delay_s}")
         if not self.floor_slack < 1:
             raise InvalidSettings(f"floor_slack is below 1, not {self.floor_slack}")
         if not self.shed_above >= self.load_slack:
