@@ -23,7 +23,7 @@ HOME_BONUS = 1.05
 """Another place is better for a hub if it is so by this factor."""
 HUB_GAIN_SHARE_MIN = 0.2
 """A hub moves for no less than this part of its traffic."""
-SURE_AT = 3.5
+SURE_AT = 3.0
 """A gain counts from so many of its standard errors on: what is a matter of chance moves nothing."""
 ROOM_LOSS_SHARE_MAX = 0.15
 """A hub moves to where there is room at a loss of this part of its traffic, at most."""
@@ -75,7 +75,7 @@ def uncertainty(ties: Sequence[Tie], places: Places, target: SiloAddress, settin
     window of 2/k tanh(kt/2) seconds; where one in n is observed, n times as much.
     """
     fading = math.log(2) / settings.half_life_s
-    variance = 0.0
+    variance: float = 0.0
     for tie in ties:
         if places.where(tie) in (places.me, target):
             window = 2 / fading * math.tanh(fading * max(settings.age_min_s, tie.age_s) / 2)
@@ -139,7 +139,7 @@ def choose_for_hub(
 
     def attraction(silo: SiloAddress) -> float:
         free = max(FREE_SHARE_MIN, 1.0 - places.counts[silo] / places.caps[silo])
-        return affinity[silo] * free**CROWD_EXPONENT * (1.0 if fits(silo) else NO_FIT_FACTOR)
+        return affinity[silo] * math.pow(free, CROWD_EXPONENT) * (1.0 if fits(silo) else NO_FIT_FACTOR)
 
     best, strongest = me, attraction(me) * HOME_BONUS
     for silo in affinity:

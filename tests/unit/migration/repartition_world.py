@@ -18,7 +18,8 @@ def grain(key: object, kind: str = "g") -> GrainId:
 
 
 def settings(**changes: Any) -> RepartitioningSettings:
-    return RepartitioningSettings(**({"strategy": Strategy.HUB_FIRST, "recovery_s": 0.0} | changes))
+    made: dict[str, Any] = {"strategy": Strategy.HUB_FIRST, "recovery_s": 0.0, **changes}
+    return RepartitioningSettings(**made)
 
 
 class Residents:

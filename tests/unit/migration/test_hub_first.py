@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -57,7 +58,7 @@ def moves(orders: list[Order]) -> list[Move]:
     return [order for order in orders if isinstance(order, Move)]
 
 
-def with_peers(others: int = 100, **changes: object) -> Silo:
+def with_peers(others: int = 100, **changes: Any) -> Silo:
     """A silo among three, all as full."""
     silo = Silo(others=others, **changes)
     for other in (THERE, ELSEWHERE):
@@ -65,7 +66,7 @@ def with_peers(others: int = 100, **changes: object) -> Silo:
     return silo
 
 
-def a_player_whose_game_is_there(**changes: object) -> Silo:
+def a_player_whose_game_is_there(**changes: Any) -> Silo:
     silo = with_peers(**changes)
     silo.talks(PLAYER, GAME, THERE, 200)
     return silo

@@ -158,6 +158,7 @@ def test_it_gets_there_on_a_network_that_loses_a_tenth_and_with_moves_that_are_a
     bad = Faults(delay_s=2.0, lost=0.1, doubled=0.1, gossip_lost=0.3, aborted=0.2)
     fleet = Fleet((1.0,) * 4, settings(), seed=2, faults=bad)
     stars = Stars(fleet, seed=2)
+    messages = remote = 0
     for _ in range(120):
         messages, remote = stars.step()
     assert remote / messages < 0.15
@@ -201,6 +202,7 @@ def test_R608_players_gather_around_a_game_that_is_to_stay(fixed: bool) -> None:
     if fixed:
         for game, home in homes.items():
             home.fixed.add(game)
+    messages = remote = 0
     for _ in range(72):
         messages, remote = stars.step()
     assert remote / messages < 0.3
