@@ -83,6 +83,7 @@ FIGURES: Final = (
     "cold_moves",
     "moves_peak",
     "count_ratio",
+    "count_ratio_max",
     "load_ratio",
     "aborted",
     "sent",

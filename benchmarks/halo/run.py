@@ -28,7 +28,9 @@ class Outcome:
         cold_moves: moves per grain in the first half.
         moves_peak: the most moves in one step of ten seconds.
         count_ratio: the fullest silo against its share of the activations, the mean over time, steady.
+        count_ratio_max: the same at its worst moment, steady.
         load_ratio: the busiest silo against its share of the messages, the mean over time, steady.
+        aborted: moves that came to nothing, over the whole run.
         curve: the remote part over the run.
         sent: messages of the exchange per silo and second.
         cpu_s: what the run took.

@@ -19,7 +19,7 @@ from silo.directory.addresses import GrainId
 GAME_SIZE = 8
 GAMES_PER_PLAYER = (3, 5)
 REPLIED = 2
-"""Each message has its answer, but that to the client."""
+"""Each message has its answer."""
 
 
 class Talk(NamedTuple):

@@ -70,9 +70,6 @@ class Admission:
             self._settings.budget_share is None or self._granted < budget(self._settings.budget_share, self.count_now)
         )
 
-    def is_kept(self, grain: GrainId) -> bool:
-        return grain in self._kept
-
     def ask(self, source: SiloAddress, proposal: Proposal, now: float) -> bool:
         """Keep a place for it, if there is one; else it waits for one, until its source asks anew."""
         kept = self._kept.get(proposal.grain)

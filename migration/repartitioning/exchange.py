@@ -132,7 +132,6 @@ class Exchange:
         self._explained: dict[GrainId, Explanation] = {}
         self._members: frozenset[SiloAddress] | None = None
         self._quiet_until = now
-        self._round = 0
         self._load = 0.0
 
     @property

@@ -83,7 +83,6 @@ class HubFirst(Exchange):
 
     def _begin(self, now: float) -> list[Order]:
         """A round begins: the grains that had remote messages are looked at."""
-        self._round += 1
         self._given = 0
         self.admission.begin_period()
         self.table.sweep()

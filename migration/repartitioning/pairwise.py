@@ -52,6 +52,7 @@ class Pairwise(Exchange):
         super().__init__(me, settings, residents, rng, now, capacity)
         self._next = now + settings.pairwise_period_s * rng.random()
         self._exchanged_at: float | None = None
+        self._round = 0
         self._partners: list[SiloAddress] = []
         """Those that are yet to be asked in this round, the best last."""
         self._offered: dict[SiloAddress, tuple[int, dict[GrainId, Candidate]]] = {}

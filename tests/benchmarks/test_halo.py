@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_R604_hub_first_brings_most_of_the_traffic_home_and_leaves_no_silo_with_
 def test_the_quick_form_writes_what_it_found_and_the_same_for_the_same_seed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = []
+    found: list[dict[str, Any]] = []
     for _ in range(2):
         given = ["--quick", "--json", "--jobs", "1", "--no-upkeep", "--only", "halo-frozen", "--save", str(tmp_path)]
         assert main(given) == 0
@@ -72,7 +73,6 @@ def test_the_workload_is_the_one_that_is_described() -> None:
     assert all(sum(talk.other == game for talk in step.talks) == 8 for game in games)
     assert 90 <= len(games) <= 99  # a percent waits
     requests = 8 * len(games) * 0.06 * 600
-    # 18 messages a request, of which the client's two are not between grains
     assert sum(talk.messages for talk in step.talks) == pytest.approx(18 * requests, rel=0.02)
 
 

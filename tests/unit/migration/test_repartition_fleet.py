@@ -156,7 +156,7 @@ def test_R606_on_a_graph_that_stays_as_it_is_the_moves_come_to_an_end() -> None:
 
 def test_it_gets_there_on_a_network_that_loses_a_tenth_and_with_moves_that_are_aborted() -> None:
     bad = Faults(delay_s=2.0, lost=0.1, doubled=0.1, gossip_lost=0.3, aborted=0.2)
-    fleet = Fleet((1.0,) * 4, settings(), seed=2, faults=bad)
+    fleet = Fleet((1.0,) * 4, settings(cap_slack=0.2), seed=2, faults=bad)
     stars = Stars(fleet, seed=2)
     messages = remote = 0
     for _ in range(120):
