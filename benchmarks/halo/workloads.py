@@ -1,9 +1,9 @@
 """Who talks to whom: the workloads that the repartitioner is tried on. Seeded; a step is a while of traffic.
 
-`Halo` is the workload that ActOp was measured on (Newell et al., EuroSys 2016), as far as its shape goes: players in
-games of eight, games of 20 to 30 minutes, players that leave after three to five of them, a pool of one percent that
-wait for a game. A request of a player goes to its game, from there to the eight players, and each is answered: 18
-messages. The others are fixed graphs with Poisson traffic: communities, celebrities with communities, and no structure.
+`Halo` has the shape of the workload that ActOp was measured on (Newell et al., EuroSys 2016): a request of a player
+goes to its game, from there to the eight players, and each of these is answered, 18 messages in all. The times are
+ours: games of 20 to 30 minutes, players that leave after three to five of them, and a percent that waits for a game.
+The others are fixed graphs with Poisson traffic: communities, celebrities with communities, and no structure.
 """
 
 from __future__ import annotations
