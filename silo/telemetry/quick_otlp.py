@@ -1,4 +1,4 @@
-"""Export of spans by OTLP over gRPC, in a third of the time: it happens in the silo's own process, beside its calls.
+"""Export of spans by OTLP over gRPC, for less: it happens in the silo's own process, beside its calls.
 
 The SDK makes a message of each attribute of each span. Nearly all spans here are alike: they have no events and links,
 and attributes of which most are the same each time. Those are written as the bytes that OTLP says; of the others, and
