@@ -156,7 +156,19 @@ def put_away(task: asyncio.Task[Any]) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] - as asyncio.gather does
     coroutine: Any = task.get_coro()
     _forget_arguments(coroutine)
+    _close(coroutine)
+
+
+def _close(coroutine: Any) -> None:
+    """Close a coroutine, and before it what it awaits, each for as often as it waits again.
+
+    Closed from the outside alone, one within that waits in its `finally` block would be left there for the collector,
+    which has nobody but the terminal to tell that it would not end.
+    """
     for _ in range(FINALLY_BLOCKS_MAX):
+        awaited = getattr(coroutine, "cr_await", None)
+        if inspect.iscoroutine(awaited):
+            _close(awaited)
         try:
             coroutine.close()
         except RuntimeError:  # it waits in a `finally` block: close it there too

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import sys
 from collections.abc import AsyncGenerator, Coroutine
 
 import pytest
@@ -243,6 +244,34 @@ def test_putting_tasks_away_bears_finally_blocks_that_start_others(recwarn: pyte
 
     run(main, leaks_allowed=True)
     assert not recwarn.list
+
+
+def test_putting_tasks_away_leaves_nothing_within_them_to_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.exc_value))
+
+    async def waiting() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def inner() -> None:
+        try:
+            await waiting()
+        finally:
+            try:
+                await waiting()
+            finally:
+                await waiting()
+
+    async def outer() -> None:
+        await inner()
+
+    async def main() -> None:
+        asyncio.create_task(outer())  # noqa: RUF006 # left behind on purpose
+        await asyncio.sleep(1)
+
+    run(main, leaks_allowed=True)
+    gc.collect()
+    assert told == []
 
 
 def test_a_task_that_never_began_leaves_nothing_behind_that_was_never_awaited(
