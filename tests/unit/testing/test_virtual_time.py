@@ -248,7 +248,11 @@ def test_putting_tasks_away_bears_finally_blocks_that_start_others(recwarn: pyte
 
 def test_putting_tasks_away_leaves_nothing_within_them_to_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.exc_value))
+
+    def note(what: sys.UnraisableHookArgs) -> None:
+        told.append(what.exc_value)
+
+    monkeypatch.setattr(sys, "unraisablehook", note)
 
     async def waiting() -> None:
         await asyncio.get_running_loop().create_future()
