@@ -8,6 +8,7 @@ to move; whatever of that fails, the next round begins from what is then so.
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -108,7 +109,7 @@ class Leaving:
         return self.choice.target
 
 
-class Exchange:
+class Exchange(ABC):
     """What all strategies do: take in what befalls, keep the table true, hand over what moves, remember why."""
 
     def __init__(
@@ -135,9 +136,9 @@ class Exchange:
         self._load = 0.0
 
     @property
+    @abstractmethod
     def next_at(self) -> float:
         """When a `Tick` is due at the latest."""
-        raise NotImplementedError
 
     @property
     def leaving(self) -> int:
@@ -192,12 +193,13 @@ class Exchange:
 
     # -------------------------------------------------------------------------------------- what a strategy decides
 
+    @abstractmethod
     def _tick(self, now: float) -> list[Order]:
-        raise NotImplementedError
+        """Time has passed, and this silo is not to be quiet."""
 
+    @abstractmethod
     def _exchanged(self, silo: SiloAddress, message: Message, now: float) -> list[Order]:
         """A message of the strategy's own."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------- what has happened
 
